@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From maps to positions and back, for any number of spatial dimensions and any memory layout."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Space = tuple[int, ...]
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def to_positions(x: Tensor) -> tuple[Tensor, Space]:
+    """`(b, c, *space)` to `(b, c, n)` and the space; a view for contiguous and channels-last maps."""
+    return x.flatten(2), tuple(x.shape[2:])
+
+
+def to_map(tokens: Tensor, space: Space) -> Tensor:
+    """`(b, c, n)` back to `(b, c, *space)`; always a view."""
+    return tokens.unflatten(2, space)
+
+
+def like(y: Tensor, x: Tensor) -> Tensor:
+    """`y` in the memory layout of `x`: channels-last if `x` is, contiguous otherwise."""
+    layout = _CHANNELS_LAST.get(x.dim())
+    if layout is not None and not x.is_contiguous() and x.is_contiguous(memory_format=layout):
+        return y.contiguous(memory_format=layout)
+    return y.contiguous()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms by name, over `(b, c, *space)` of any number of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from widefield.core.errors import unknown
+
+NormName = str | Callable[[int], nn.Module]
+
+
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm for any number of spatial dimensions that survives the last batch of an epoch.
+
+    Where a channel has one value only (a branch pooled to 1x1, batch of 1) there are no batch statistics:
+    that call normalises with the running ones and leaves them as they are, instead of raising "Expected
+    more than 1 value per channel". Everywhere else it equals `torch.nn.BatchNorm2d`, names included.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"BatchNorm takes (b, c, *space), got the shape {tuple(input.shape)}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        single = input.shape[0] * input[0, 0].numel() == 1
+        if self.training and single and self.running_mean is not None:
+            return nn.functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+            )
+        return super().forward(input)
+
+
+def _group(channels: int) -> nn.Module:
+    groups = next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0)
+    return nn.GroupNorm(groups, channels)
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": BatchNorm,
+    "group": _group,
+    "layer": lambda channels: nn.GroupNorm(1, channels),
+    "none": lambda channels: nn.Identity(),
+}
+
+
+def make_norm(norm: NormName, channels: int, *, momentum: float | None = None) -> nn.Module:
+    """A norm over `channels`.
+
+    Args:
+        norm: "batch", "group" (32 groups, or the largest power of two that divides), "layer" (over channels
+            and positions), "none", or any callable from channels to a module.
+        channels: how many.
+        momentum: of the running statistics, where the paper fixes it (EMANet and Hamburger: 3e-4).
+
+    Raises:
+        UnknownName: a norm that is none of these.
+    """
+    if not isinstance(norm, str):
+        return norm(channels)
+    if norm not in NORMS:
+        raise unknown("norm", norm, NORMS)
+    module = NORMS[norm](channels)
+    if momentum is not None and isinstance(module, BatchNorm):
+        module.momentum = momentum
+    return module
+
+
+def set_scale_(norm: nn.Module, value: float) -> None:
+    """Sets the scale of a norm (a gate where it starts at 0); norms without a scale are left alone."""
+    weight = getattr(norm, "weight", None)
+    if isinstance(weight, Tensor):
+        with torch.no_grad():
+            weight.fill_(value)

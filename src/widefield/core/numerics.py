@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place for epsilons, the float32 island and the normalisations that survive a dead feature.
+
+Half precision breaks the mathematics of a context module, not its speed: sums over all positions overflow
+float16, 1e-6 is subnormal there and 1e-12 is zero. So what a module does between entering and leaving runs
+in float32 at least, and only here is it decided how.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def tiny(dtype: torch.dtype) -> float:
+    """Below this length a vector has no direction. Far under any feature in use, and its square is normal."""
+    return {torch.float64: 1e-30, torch.float32: 1e-12}.get(dtype, 1e-4)
+
+
+def widen(x: Tensor) -> Tensor:
+    """float16 and bfloat16 become float32; other dtypes are returned as they are."""
+    return x.float() if x.dtype in HALF else x
+
+
+def float32_island(x: Tensor) -> AbstractContextManager[object]:
+    """Switches autocast off on the device of `x`; entered only where it is on, so exported graphs stay plain."""
+    kind = x.device.type
+    if kind != "meta" and torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
+def unit(x: Tensor, dim: int, *, guard: float = 0.0) -> Tensor:
+    """`x / (guard + |x|)` along `dim`; a vector without direction becomes zero and passes no gradient.
+
+    Dividing by `max(|x|, 1e-12)` instead gives a dead feature a gradient of 1e12 in float32 and NaN in
+    float16.
+
+    Args:
+        x: any shape.
+        dim: the axis of the vectors.
+        guard: what the paper adds to the norm (EMANet: 1e-6); 0 for a plain unit vector.
+    """
+    squared = (x * x).sum(dim, keepdim=True)
+    alive = squared > tiny(x.dtype) ** 2
+    norm = torch.where(alive, squared, 1.0).sqrt()
+    return torch.where(alive, x / (norm + guard), 0.0)

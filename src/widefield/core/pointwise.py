@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The 1x1 convolution as what it is: one matrix applied to the channels of every position."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Pointwise(nn.Module):
+    """`(b, in, *space) -> (b, out, *space)`, for any number of spatial dimensions.
+
+    Initialised as torch initialises a convolution (Kaiming uniform, a = sqrt 5). Runs in the dtype of its
+    input, and keeps the memory layout: channels-last in, channels-last out, without a copy.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.in_channels)
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight, self.bias
+        if weight.dtype != x.dtype and not (
+            x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+        ):
+            weight = weight.to(x.dtype)
+            bias = bias.to(x.dtype) if bias is not None else None
+        tokens = x.flatten(2)
+        if tokens.stride(1) == 1 and self.in_channels > 1:
+            y = F.linear(tokens.mT, weight, bias).mT
+        else:
+            y = F.conv1d(tokens, weight[:, :, None], bias)
+        return y.unflatten(2, x.shape[2:])
+
+    def multiply_adds(self, positions: int) -> int:
+        """Multiply-adds for one sample of that many positions."""
+        return self.in_channels * self.out_channels * positions
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels} -> {self.out_channels}, bias={self.bias is not None}"
