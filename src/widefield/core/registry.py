@@ -89,7 +89,9 @@ class Description:
     def __str__(self) -> str:
         source = f"{self.paper}, {self.year}" if self.year else self.paper
         shown = "\n".join(
-            f"  {name} = {default!r}" for name, default in self.options.items() if name not in ("device", "dtype")
+            f"  {name} = {default!r}"
+            for name, default in self.options.items()
+            if name not in ("device", "dtype")
         )
         facts = "\n".join(f"  {f.name} = {getattr(self.facts, f.name)!r}" for f in fields(self.facts))
         return (
@@ -194,7 +196,7 @@ def describe(name: str) -> Description:
         UnknownName: no such module.
     """
     found = entry(name)
-    text = inspect.cleandoc(found.build.__doc__ or "")
+    text = inspect.getdoc(found.build) or ""
     return Description(
         name, found.family, found.title, found.paper, found.year, found.facts, found.options, text
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .formulas import Formula, complexity, rows
+from .formulas import Formula, complexity
 
 
 def stack(a: Tensor) -> int:
@@ -36,7 +36,9 @@ def svd(m: int, n: int, vectors: bool) -> float:
     return min(2 * m * n * n - 2 * n**3 / 3, m * n * n + n**3)
 
 
-def singular_values(out: Any, a: Tensor, full_matrices: bool = False, compute_uv: bool = True, **kwargs: Any) -> int:
+def singular_values(
+    out: Any, a: Tensor, full_matrices: bool = False, compute_uv: bool = True, **kwargs: Any
+) -> int:
     """`svd` and `svdvals`."""
     return round(stack(a) * svd(a.shape[-2], a.shape[-1], compute_uv))
 
@@ -120,8 +122,9 @@ def factored_solve(out: Tensor, a: Tensor, *args: Any, **kwargs: Any) -> int:
 
 def least_squares(out: Any, a: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> int:
     """QR of the matrix, its reflectors applied to the right-hand sides, one triangular system."""
-    n = min(a.shape[-2:])
-    return qr_factor(out, a) + other.numel() * 2 * n * complexity(a) + rows(other) * n // 2
+    m, n = a.shape[-2], min(a.shape[-2:])
+    systems = other.numel() // m * complexity(a)
+    return qr_factor(out, a) + systems * (2 * m * n - n * n) + systems * n * n // 2
 
 
 def pseudo_inverse(out: Tensor, a: Tensor, *args: Any, hermitian: bool = False, **kwargs: Any) -> int:
@@ -139,7 +142,7 @@ FACTORISATIONS: dict[str, Formula] = {
     "geqrf": qr_factor,
     "linalg_householder_product": reflectors,
     "ormqr": apply_reflectors,
-    **dict.fromkeys(("linalg_cholesky_ex", "cholesky", "linalg_ldl_factor_ex"), cholesky),
+    **dict.fromkeys(("linalg_cholesky_ex", "linalg_ldl_factor_ex"), cholesky),
     **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu", "_linalg_det", "_linalg_slogdet"), lu),
     "_linalg_solve_ex": solve,
     "linalg_inv_ex": inverse,

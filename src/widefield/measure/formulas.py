@@ -87,6 +87,11 @@ def convolution(
     return (x if transposed else out).numel() * (weight.numel() // weight.shape[0]) * complexity(x)
 
 
+def convolution_tbc(out: Tensor, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> int:
+    """`conv_tbc`, time first: the weight is (time, in, out)."""
+    return out.numel() * weight.shape[0] * weight.shape[1]
+
+
 def convolution_backward(
     out: Sequence[Tensor | None],
     grad: Tensor,
@@ -174,12 +179,13 @@ def fourier_to_real(out: Tensor, x: Tensor, dims: Sequence[int], *args: Any, **k
 
 # Names without the trailing underscore of an in-place form.
 PRODUCTS: dict[str, Formula] = {
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), product),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "_int_mm"), product),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), added_product),
     "addbmm": summed_product,
     "_trilinear": trilinear,
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), convolution),
     "convolution_backward": convolution_backward,
+    "conv_tbc": convolution_tbc,
     **dict.fromkeys(
         (
             "_scaled_dot_product_flash_attention",

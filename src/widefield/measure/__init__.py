@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instruments that take any module: what it costs, what it does to a representation, how it passes gradients.
+
+* `cost`, `count`: parameters, multiply-adds, memory, time at an input shape.
+* `spectrum`, `effective_rank`: singular values of the features before and after.
+* `gradient_agreement`: the gradient policies of an iterative module against each other.
+* `jacobian_singular_values`: the extremes, without the Jacobian.
+
+`OperatorCounter`, `LiveBytes` and `SpectrumAccumulator` are the same instruments for code that is no module.
+"""
+
+from .cost import CostReport, Latency, cost
+from .flops import Count, OperatorCounter, count
+from .gradient import PolicyGradient, gradient_agreement
+from .jacobian import JacobianSpectrum, jacobian_singular_values
+from .memory import LiveBytes
+from .spectrum import SingularValues, Spectrum, SpectrumAccumulator, effective_rank, spectrum
+
+__all__ = [
+    "CostReport",
+    "Count",
+    "JacobianSpectrum",
+    "Latency",
+    "LiveBytes",
+    "OperatorCounter",
+    "PolicyGradient",
+    "SingularValues",
+    "Spectrum",
+    "SpectrumAccumulator",
+    "cost",
+    "count",
+    "effective_rank",
+    "gradient_agreement",
+    "jacobian_singular_values",
+    "spectrum",
+]
