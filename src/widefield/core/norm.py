@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from widefield.core.errors import unknown
+from widefield.core.numerics import HALF
 
 NormName = str | Callable[[int], nn.Module]
 
@@ -26,6 +27,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"BatchNorm takes (b, c, *space), got the shape {tuple(input.shape)}")
 
     def forward(self, input: Tensor) -> Tensor:
+        input = _in_dtype_of(self.weight, input)
         single = input.shape[0] * input[0, 0].numel() == 1
         if self.training and single and self.running_mean is not None:
             return nn.functional.batch_norm(
@@ -34,27 +36,37 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         return super().forward(input)
 
 
+class GroupNorm(nn.GroupNorm):
+    """`torch.nn.GroupNorm` that, as `BatchNorm` here, takes the float32 context of a half-precision module."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(_in_dtype_of(self.weight, input))
+
+
+def _in_dtype_of(weight: Tensor | None, x: Tensor) -> Tensor:
+    return x if weight is None or weight.dtype not in HALF else x.to(weight.dtype)
+
+
 def _group(channels: int) -> nn.Module:
     groups = next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0)
-    return nn.GroupNorm(groups, channels)
+    return GroupNorm(groups, channels)
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": BatchNorm,
     "group": _group,
-    "layer": lambda channels: nn.GroupNorm(1, channels),
+    "layer": lambda channels: GroupNorm(1, channels),
     "none": lambda channels: nn.Identity(),
 }
 
 
-def make_norm(norm: NormName, channels: int, *, momentum: float | None = None) -> nn.Module:
+def make_norm(norm: NormName, channels: int) -> nn.Module:
     """A norm over `channels`.
 
     Args:
         norm: "batch", "group" (32 groups, or the largest power of two that divides), "layer" (over channels
             and positions), "none", or any callable from channels to a module.
         channels: how many.
-        momentum: of the running statistics, where the paper fixes it (EMANet and Hamburger: 3e-4).
 
     Raises:
         UnknownName: a norm that is none of these.
@@ -63,10 +75,7 @@ def make_norm(norm: NormName, channels: int, *, momentum: float | None = None) -
         return norm(channels)
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
-    module = NORMS[norm](channels)
-    if momentum is not None and isinstance(module, BatchNorm):
-        module.momentum = momentum
-    return module
+    return NORMS[norm](channels)
 
 
 def set_scale_(norm: nn.Module, value: float) -> None:

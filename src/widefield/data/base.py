@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every layout is read into: two map-style data sets of `(image, label)`, the classes, and what was left out."""
+"""What every layout is read into: two sets of `(image, label)`, the classes, and what was left out."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def from_pairs(
     rule, problems = LabelRule(spec), list(problems)
     twice = {pair.image.resolve() for pair in train} & {pair.image.resolve() for pair in val}
     if twice:
-        problems += [f"{path}: named for training and for validation; kept for validation" for path in sorted(twice)]
+        problems += [f"{path}: named for training and validation; kept for validation" for path in sorted(twice)]
         train = [pair for pair in train if pair.image.resolve() not in twice]
     missing = {path for pair in (*train, *val) for path in pair if not path.is_file()}
     problems += [f"{path}: no such file" for path in sorted(missing)]

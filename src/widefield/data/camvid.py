@@ -79,7 +79,7 @@ def read(
     named = class_list(root)
     if named is not None:
         spec = spec.filled(read_classes(named))
-    data = from_pairs(
+    return from_pairs(
         root.name,
         splits["train"],
         splits["val"],
@@ -90,7 +90,6 @@ def read(
         verify=verify,
         guess=_original,
     )
-    return data
 
 
 def _original(values: frozenset[int]) -> LabelSpec | None:

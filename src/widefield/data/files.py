@@ -70,7 +70,7 @@ def pairs_from_list(path: Path, root: Path) -> list[Pair]:
             continue
         if len(columns) != 2:
             raise DataError(
-                f"{path}, line {number}: expected 'image label', two paths without spaces, got {len(columns)} columns"
+                f"{path}, line {number}: expected 'image label', two paths without spaces, got {len(columns)}"
             )
         pairs.append(Pair(_below(root, columns[0]), _below(root, columns[1])))
     return pairs

@@ -4,8 +4,8 @@
 Accepted, with the usual other names (`image`, `imgs`; `labels`, `annotations`, `annotations/trimaps`, ...):
 
     images/ masks/                                  split by train.txt and val.txt (one name a line), or by hash
-    train/{images,masks}/  val/{images,masks}/
-    images/{train,val}/    masks/{train,val}/       also training, validation, valid
+    {train,val}/{images,masks}/
+    {images,masks}/{train,val}/                     also training, validation, valid
 
 A picture and its mask have one name, but for the ending and a suffix such as `_image`, `_mask`, `_label`.
 """
@@ -94,6 +94,8 @@ def _listed(root: Path, pairs: list[Pair], problems: list[str]) -> list[list[Pai
         names = names_from_list(path)
         if names is None:
             raise DataError(f"{path}: expected one name a line, or 'image label' on every line")
-        problems += [f"{name}: named in {path}, no such picture with a mask" for name in names if name not in by_name]
+        problems += [
+            f"{name}: named in {path}, no such picture with a mask" for name in names if name not in by_name
+        ]
         splits.append([by_name[name] for name in names if name in by_name])
     return splits

@@ -2,7 +2,8 @@
 """From the values stored in masks to classes `0 .. K-1` and 255 (ignored).
 
 People number classes in many ways: a void class last (CamVid: 11) or first (ADE20K: 0), 0 and 255 for object or
-not, one number an object, colours. A `LabelSpec` says how; `LabelRule` applies it and refuses every other value.
+not, one number an object, colours. A `LabelSpec` says how; `LabelRule` applies it and refuses every other
+value.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ class LabelSpec:
 
     def __post_init__(self) -> None:
         if self.binary and (self.label_map is not None or self.num_classes not in (None, 2)):
-            raise DataError(
-                "binary=True makes two classes by itself; give it without label_map and num_classes"
-            )
+            raise DataError("binary=True makes two classes by itself; give it without label_map and num_classes")
         if self.binary and self.classes is not None and len(self.classes) != 2:
             raise DataError(f"binary=True makes two classes, {len(self.classes)} names were given")
         if self.classes is not None and self.num_classes not in (None, len(self.classes)):

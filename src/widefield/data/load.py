@@ -17,8 +17,9 @@ EMBEDDED: dict[str, Callable[[], SegmentationData]] = {"scenes": scenes}
 
 LAYOUTS = """\
   CamVid   train.txt and val.txt with lines "image label", or train/ trainannot/ val/ valannot/
-  VOC      JPEGImages/ SegmentationClass/ ImageSets/Segmentation/, in the directory, VOC2012/ or VOCdevkit/VOC2012/
-  folder   images/ masks/, or train/{images,masks}/ val/{images,masks}/, or images/{train,val}/ masks/{train,val}/"""
+  VOC      JPEGImages/ SegmentationClass/ ImageSets/Segmentation/, in the directory, VOC2012/ or
+  VOCdevkit/VOC2012/
+  folder   images/ masks/, or {train,val}/{images,masks}/, or {images,masks}/{train,val}/"""
 
 
 def load_segmentation(
@@ -37,7 +38,8 @@ def load_segmentation(
     """Loads a segmentation data set.
 
     Args:
-        name_or_path: "scenes" (embedded, see `widefield.data.scenes`) or a directory whose layout is recognised:
+        name_or_path: "scenes" (embedded, see `widefield.data.scenes`) or a directory whose layout is
+        recognised:
             CamVid/SegNet lists or folders, PASCAL VOC, or a folder of images and one of masks.
         classes: names in the order of the label values; they replace a `classes.txt`.
         num_classes: how many classes, where there are no names and some do not occur.

@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded data set: same-as-cue scenes of real handwritten digits.
 
-A scene is a grid of digits (6 x 6 cells of 8 x 8 pixels: 48 x 48). One cell, anywhere, is the *cue*: it lies on red.
-Every pixel of ink must be told whether its digit is of the cue's class. With the cue in brackets:
+A scene is a grid of digits (6 x 6 cells of 8 x 8 pixels: 48 x 48). One cell, anywhere, is the *cue*: it lies
+on red. Every pixel of ink must be told whether its digit is of the cue's class. With the cue in brackets:
 
     digits       7  3  3  1            labels     .  s  s  .
                  0 [3] 8  3                       . [-] .  s         s  same (class 1)
                  5  3  2  3                       .  s  .  s         .  other (class 0)
-                                                                     -  not counted (255), as is all that is not ink
+                                                                     -  not counted (255), as is all that is
+                                                                     not ink
 
-**Why.** A digit alone says nothing about its label: that depends on a cell that may be anywhere. A network that sees
-a neighbourhood can at best guess by the prior, whatever its size. So the score measures whether global
-information arrives and can be compared with the local, and nothing else; and because the digits are real, a network
-must read handwriting to do so.
+**Why.** A digit alone says nothing about its label: that depends on a cell that may be anywhere. A network
+that sees a neighbourhood can at best guess by the prior, whatever its size. So the score measures whether
+global information arrives and can be compared with the local, and nothing else; and because the digits are
+real, a network must read handwriting to do so.
 
-**How scenes are drawn.** The cue's position is uniform, its class is uniform. Each other cell is of the cue's class
-with probability `same`; otherwise of one of `distractors` other classes, which are drawn for the scene. With 9
-(all others) the cue's class is also the scene's most frequent, so a module can find it by counting as well as by
-reading the cue. With `distractors=2` and `same=1/3` the classes of a scene are equally frequent, and only the cue tells.
+**How scenes are drawn.** The cue's position is uniform, its class is uniform. Each other cell is of the cue's
+class with probability `same`; otherwise of one of `distractors` other classes, which are drawn for the scene.
+With 9 (all others) the cue's class is also the scene's most frequent, so a module can find it by counting as
+well as by reading the cue. With `distractors=2` and `same=1/3` the classes of a scene are equally frequent,
+and only the cue tells.
 
-**Pictures.** Ink is grey `round(255 v / 16)`; a pixel counts as ink, and is labelled, from half of full ink. In the cue's
-cell the red channel is 255.
+**Pictures.** Ink is grey `round(255 v / 16)`; a pixel counts as ink, and is labelled, from half of full ink.
+In the cue's cell the red channel is 255.
 
-**Digits.** scikit-learn's `load_digits` (1797 pictures of the UCI set, 8 x 8, 17 grey levels; Alpaydin and Kaynak, 1998).
-Within each class, digits of even rank in the file make training scenes and those of odd rank validation scenes.
+**Digits.** scikit-learn's `load_digits` (1797 pictures of the UCI set, 8 x 8, 17 grey levels; Alpaydin and
+Kaynak, 1998). Within each class, digits of even rank in the file make training scenes and those of odd rank
+validation scenes.
 
-**Repeatable.** Scene i of a split is a function of (seed, split, i) alone: the random numbers come from a hash of these
-(SplitMix64 used as a counter-based generator), so workers, resumed runs and machines agree, and a batch is drawn without
-a loop.
+**Repeatable.** Scene i of a split is a function of (seed, split, i) alone: the random numbers come from a
+hash of these (SplitMix64 used as a counter-based generator), so workers, resumed runs and machines agree, and
+a batch is drawn without a loop.
 """
 
 from __future__ import annotations

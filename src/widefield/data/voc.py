@@ -5,8 +5,8 @@
     SegmentationClassAug/  ImageSets/Segmentation/trainaug.txt          optional: 10582 training pictures
 
 The directory may be VOC2012 itself, VOCdevkit, or the parent of VOCdevkit. Masks hold palette indices: 0
-background, 1..20 objects, 255 ignored; `class_names.txt` replaces the names. Without lists the pictures that have
-a mask are split by a hash of their name.
+background, 1..20 objects, 255 ignored; `class_names.txt` replaces the names. Without lists the pictures that
+have a mask are split by a hash of their name.
 
 The files chosen for a list equal those of `torchvision.datasets.VOCSegmentation`, which does the downloading
 (`VOCSegmentation(root, download=True)`, then give `root` here) but knows neither `trainaug` nor a VOC2012
@@ -95,9 +95,7 @@ def read(
         problems = [text for text in problems if f"in {base / _MASKS}" not in text]
     named = class_list(base)
     spec = spec.filled(read_classes(named) if named is not None else LabelSpec(classes=CLASSES))
-    return from_pairs(
-        base.name, train, val, spec, problems=problems, val_fraction=val_fraction, verify=verify
-    )
+    return from_pairs(base.name, train, val, spec, problems=problems, val_fraction=val_fraction, verify=verify)
 
 
 def _pairs(base: Path, name: str) -> list[Pair]:

@@ -23,9 +23,9 @@ def responsibilities(x: Tensor, bases: Tensor, temperature: float = 1.0) -> Tens
     return torch.softmax(x.mT @ (bases / temperature if temperature != 1 else bases), -1)
 
 
-def means(x: Tensor, codes: Tensor) -> Tensor:
-    """M-step: the weighted means of x, as unit vectors (`v / (1e-6 + |v|)`), `(b, c, r)`."""
-    return unit((x @ codes) / (EPSILON + codes.sum(1, keepdim=True)), 1, guard=EPSILON)
+def means(x: Tensor, codes: Tensor, guard: float = EPSILON) -> Tensor:
+    """M-step: the weighted means of x, as unit vectors (`v / (guard + |v|)`), `(b, c, r)`."""
+    return unit((x @ codes) / (guard + codes.sum(1, keepdim=True)), 1, guard=guard)
 
 
 def objective(x: Tensor, bases: Tensor, temperature: float = 1.0) -> Tensor:
@@ -47,14 +47,19 @@ class EM:
     """EM as a `Method`. The state is the means and the responsibilities that made them.
 
     The paper reconstructs from the last E-step, made with the means before the last M-step.
+
+    Args:
+        temperature: of the responsibilities; 1 in the paper.
+        guard: added to sums and norms before they divide; 1e-6 in the authors' code, 0 in mmsegmentation.
     """
 
     temperature: float = 1.0
+    guard: float = EPSILON
 
     nonnegative = False
 
     def draw(self, uniform: Tensor) -> Tensor:
-        return unit(torch.special.ndtri(uniform), -2, guard=EPSILON)
+        return unit(torch.special.ndtri(uniform), -2, guard=self.guard)
 
     def start(self, x: Tensor, bases: Tensor) -> State:
         # Never read: the first step makes the responsibilities. Uniform ones for a run of zero steps.
@@ -62,7 +67,7 @@ class EM:
 
     def step(self, state: State, x: Tensor) -> State:
         codes = responsibilities(x, state[0], self.temperature)
-        return means(x, codes), codes
+        return means(x, codes, self.guard), codes
 
     def finish(self, state: State, x: Tensor) -> Factors:
         return Factors(*state)

@@ -5,7 +5,8 @@ Paper   Expectation-Maximization Attention Networks for Semantic Segmentation, I
 Facts   cost 2 t r c n + projections; context of rank <= r; rows of the responsibilities sum to 1.
 Differs the released code back-propagates nothing through EM, so its first convolution never trains;
         gradient="stopped" is that. The bases move inside forward (training only, one update a forward, equal on
-        all ranks), where the original's training script moved them outside and let ranks diverge.
+        all ranks), where the original's training script moved them outside and let ranks diverge. The norm
+        has torch's momentum, not 3e-4 (see `hamburger.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
 from widefield.decomposition.em import EM, EPSILON
 from widefield.decomposition.ham import positions
-from widefield.decomposition.hamburger import MOMENTUM, initialise_breads
+from widefield.decomposition.hamburger import initialise_breads
 from widefield.decomposition.method import Factors, decompose, reconstruct
 from widefield.implicit.fixed_point import GRADIENTS
 
@@ -45,6 +46,7 @@ class EMAttention(Context):
         terms: of the Neumann series.
         momentum: weight of the old bases in the moving average.
         renormalise: the batch mean becomes unit vectors before it is averaged in (mmsegmentation does).
+        guard: added to sums and norms before they divide (mmsegmentation: 0).
         moving: whether training moves the bases; also an attribute. Freezing parameters with
             `requires_grad_(False)` does not stop the buffer: set `module.moving = False` or call `eval()`.
     """
@@ -59,6 +61,7 @@ class EMAttention(Context):
         terms: int = 5,
         momentum: float = 0.9,
         renormalise: bool = False,
+        guard: float = EPSILON,
         moving: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -71,7 +74,7 @@ class EMAttention(Context):
                 f"rank and steps must be at least 1 and momentum in [0, 1]; got rank={rank}, steps={steps}, "
                 f"momentum={momentum}"
             )
-        self.method, self.rank, self.steps = EM(), rank, steps
+        self.method, self.rank, self.steps = EM(guard=guard), rank, steps
         self.gradient, self.terms = gradient, terms
         self.momentum, self.renormalise, self.moving = momentum, renormalise, moving
         generator = torch.Generator().manual_seed(0)
@@ -104,7 +107,7 @@ class EMAttention(Context):
     def move(self, found: Tensor) -> None:
         """`mu_0 <- momentum mu_0 + (1 - momentum) mean mu`, from the bases found on one batch."""
         mean = found.detach().mean(0, keepdim=True)
-        move_(self.bases, unit(mean, 1, guard=EPSILON) if self.renormalise else mean, 1 - self.momentum)
+        move_(self.bases, unit(mean, 1, guard=self.method.guard) if self.renormalise else mean, 1 - self.momentum)
 
     def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return y
@@ -145,6 +148,7 @@ class EMAU(EMAttention):
         terms: of the Neumann series.
         momentum: weight of the old bases in the moving average.
         renormalise: the batch mean becomes unit vectors before it is averaged in (mmsegmentation does).
+        guard: added to sums and norms before they divide (mmsegmentation: 0).
         moving: whether training moves the bases; also an attribute. Freezing parameters with
             `requires_grad_(False)` does not stop the buffer: set `module.moving = False` or call `eval()`.
         norm: after the second projection.
@@ -160,6 +164,7 @@ class EMAU(EMAttention):
         terms: int = 5,
         momentum: float = 0.9,
         renormalise: bool = False,
+        guard: float = EPSILON,
         moving: bool = True,
         norm: NormName = "batch",
         device: torch.device | str | None = None,
@@ -168,13 +173,13 @@ class EMAU(EMAttention):
         self._norm_name = norm
         super().__init__(
             channels, rank=rank, steps=steps, gradient=gradient, terms=terms, momentum=momentum,
-            renormalise=renormalise, moving=moving, device=device, dtype=dtype,
+            renormalise=renormalise, guard=guard, moving=moving, device=device, dtype=dtype,
         )  # fmt: skip
 
     def _breads(self) -> None:
         self.lower = Pointwise(self.channels, self.channels)
         self.upper = Pointwise(self.channels, self.channels, bias=False)
-        self.norm: nn.Module = make_norm(self._norm_name, self.channels, momentum=MOMENTUM)
+        self.norm: nn.Module = make_norm(self._norm_name, self.channels)
         initialise_breads(self)
 
     def enter(self, tokens: Tensor) -> Tensor:

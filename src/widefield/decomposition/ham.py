@@ -10,6 +10,9 @@ Differs the start does not change in evaluation, so the same image has the same 
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -34,9 +37,8 @@ def spread(rows: int, columns: int, device: torch.device, dtype: torch.dtype) ->
     Column j is `frac(i alpha_j + 1/2)` with alpha_j the fractional part of the square root of an integer that
     is no square. A start for bases whose length is the number of positions, which no buffer can hold.
     """
-    numbers = torch.arange(2, 2 + 2 * columns + 4, device=device, dtype=torch.float64)
-    roots = numbers.sqrt()
-    alpha = roots[(roots - roots.round()).abs() > 1e-9][:columns]
+    roots = (math.sqrt(k) for k in itertools.count(2) if math.isqrt(k) ** 2 != k)
+    alpha = torch.tensor(list(itertools.islice(roots, columns)), device=device, dtype=torch.float64)
     index = torch.arange(1, rows + 1, device=device, dtype=torch.float64)
     value = (index[:, None] * alpha + 0.5).frac()
     return value.clamp(1e-4, 1 - 1e-4).to(dtype)
@@ -235,7 +237,8 @@ class Ham(Context):
         self.to(device=device, dtype=dtype)
 
     def enter(self, tokens: Tensor) -> Tensor:
-        return torch.relu(tokens) if self.ham.method.nonnegative else tokens
+        # Not relu: features that are exactly zero after a network's own ReLU keep their gradient.
+        return torch.where(tokens < 0, 0.0, tokens) if self.ham.method.nonnegative else tokens
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
         return self.ham(tokens)

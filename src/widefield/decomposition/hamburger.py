@@ -6,7 +6,10 @@
 Paper   Is Attention Better Than Matrix Decomposition?, ICLR 2021, arXiv:2109.04553.
 Facts   cost O(t r c n), rank of the context at most heads x rank, projections of 2 c d n.
 Differs see `ham.py` for the start. The one-step gradient differentiates the last step over bases and codes, as
-        the paper's pseudo-code says; gradient="codes_only" is what the authors released.
+        the paper's pseudo-code says; gradient="codes_only" is what the authors released. Their norms move
+        their running statistics by 3e-4 a step, made for 30,000 steps of fine-tuning; here it is torch's 0.1,
+        since after a short training the evaluation would still use the statistics of the start. For theirs
+        pass `norm=lambda c: BatchNorm(c, momentum=3e-4)`.
 """
 
 from __future__ import annotations
@@ -28,8 +31,6 @@ from widefield.decomposition.ham import PAPER, TITLE, ChannelHam, SpatialHam, co
 from widefield.decomposition.method import Factors
 from widefield.decomposition.nmf import NMF
 from widefield.decomposition.vector_quantisation import SoftVQ
-
-MOMENTUM = 3e-4
 
 
 def initialise_breads(module: nn.Module) -> None:
@@ -90,7 +91,7 @@ class Hamburger(Context):
 
     def _top(self, norm: NormName) -> None:
         self.upper_bread = Pointwise(self.width, self.channels, bias=False)
-        self.norm = make_norm(norm, self.channels, momentum=MOMENTUM)
+        self.norm = make_norm(norm, self.channels)
 
     def enter(self, tokens: Tensor) -> Tensor:
         z = self.lower_bread(tokens)
@@ -135,7 +136,7 @@ class HamburgerV2(Hamburger):
 
     def _top(self, norm: NormName) -> None:
         self.cheese = Pointwise(self.width, self.width, bias=False)
-        self.norm = make_norm(norm, self.width, momentum=MOMENTUM)
+        self.norm = make_norm(norm, self.width)
         self.upper_bread = Pointwise(self.width, self.channels, bias=False)
 
     def leave(self, context: Tensor) -> Tensor:
@@ -199,7 +200,7 @@ class HamburgerV2Plus(Context):
         if dual:
             self.channel_ham: ChannelHam = build(ChannelHam, bases="random" if bases == "random" else "fixed")
         self.cheese = Pointwise(inside, inside // narrow, bias=False)
-        self.norm = make_norm(norm, inside // narrow, momentum=MOMENTUM)
+        self.norm = make_norm(norm, inside // narrow)
         self.upper_bread = Pointwise(inside // narrow, channels, bias=False)
         self.ham_scale = nn.Parameter(torch.full((1,), float(gate)))
         self.shortcut_scale = nn.Parameter(torch.ones(1))

@@ -4,7 +4,8 @@
 Source: Golub and Van Loan, Matrix Computations, 4th edition (LU 3.2, Cholesky 4.2, QR 5.2, eigenvalues 7.5
 and 8.3, SVD 8.6, figure 8.6.1); their flop is half a multiply-add. What a library runs may differ by a small
 factor (blocking, divide and conquer), and iterative methods depend on the data; the count is a convention
-that makes modules comparable, and it is never zero. Complex matrices count four times.
+that makes modules comparable, and it is never zero. Complex matrices count four times. While an instrument looks
+on, torch runs `svdvals` and `eigvalsh` as if a gradient were wanted, vectors included, and so they are counted.
 """
 
 from __future__ import annotations

@@ -118,7 +118,9 @@ class OperatorCounter(TorchDispatchMode):
         """Enters one call of an operator that has a formula."""
         formula = formula_of(func)
         assert formula is not None
-        self.products[name_of(func)] += formula(out, *args, **kwargs)
+        # A result written into the caller's buffer (`torch.mm(..., out=buffer)`) arrives as `out` already.
+        options = {name: value for name, value in kwargs.items() if name != "out"}
+        self.products[name_of(func)] += formula(out, *args, **options)
         if formula is attention:
             self.elementwise["softmax"] += attention_scores(args[0], args[1])
         elif formula is attention_backward:

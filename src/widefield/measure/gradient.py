@@ -134,7 +134,8 @@ def seed_like(y: Tensor, cotangent: Tensor | None, seed: int) -> Tensor:
         return torch.randn(y.shape, generator=torch.Generator().manual_seed(seed)).to(y)
     if cotangent.shape != y.shape:
         raise ValueError(
-            f"cotangent of shape {tuple(cotangent.shape)} for an output of shape {tuple(y.shape)}; they must be equal"
+            f"cotangent of shape {tuple(cotangent.shape)} for an output of shape {tuple(y.shape)}; give "
+            f"equal shapes"
         )
     return cotangent.to(y)
 
@@ -166,7 +167,8 @@ def compare(name: str, given: _Trial, reference: _Trial) -> PolicyGradient:
     """The figures of one policy."""
     if given.output.shape != reference.output.shape:
         raise ValueError(
-            f"the output of {name!r} has shape {tuple(given.output.shape)}, the reference's {tuple(reference.output.shape)}"
+            f"the output of {name!r} has shape {tuple(given.output.shape)} and the reference's "
+            f"{tuple(reference.output.shape)}; build must give modules of one forward"
         )
     scale = float(reference.output.abs().max()) or 1.0
     return PolicyGradient(

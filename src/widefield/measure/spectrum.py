@@ -138,8 +138,8 @@ class SpectrumAccumulator:
             )
         if self._gram is not None and len(self._gram) != features.shape[1]:
             raise ValueError(
-                f"features of {features.shape[1]} channels after features of {len(self._gram)}; one spectrum needs one "
-                f"number of channels"
+                f"features of {features.shape[1]} channels after features of {len(self._gram)}; one spectrum "
+                f"needs one number of channels"
             )
         self._values.append(singular_values_of_gram(gram).cpu())
         pooled = gram.sum(0).cpu()

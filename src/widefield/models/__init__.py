@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole networks, and the published heads, around the context modules."""
+
+from widefield.models.plain import plain_backbone as plain_backbone
+from widefield.models.segmenter import Segmenter as Segmenter
+from widefield.weights.backbones import Backbone as Backbone

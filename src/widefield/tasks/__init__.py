@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: data, loss, metrics and recipe in one place each."""
+
+from widefield.tasks.losses import Loss as Loss
+from widefield.tasks.losses import cross_entropy as cross_entropy
+from widefield.tasks.metrics import NoValidPixelWarning as NoValidPixelWarning
+from widefield.tasks.metrics import SegmentationMetrics as SegmentationMetrics
+from widefield.tasks.metrics import SegmentationScore as SegmentationScore
+from widefield.tasks.recipe import FINE_TUNE as FINE_TUNE
+from widefield.tasks.recipe import SCRATCH as SCRATCH
+from widefield.tasks.recipe import Recipe as Recipe
+from widefield.tasks.recipe import poly_schedule as poly_schedule
+from widefield.tasks.segmentation import Segmentation as Segmentation
