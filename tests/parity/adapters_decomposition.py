@@ -49,9 +49,7 @@ def watch(ham: SpatialHam, inputs: Tensors, name: str, found: Tensors, prefix: s
     def spying(x, **options):
         result = factors(x, **options)
         steps = stepped_codes(ham, x, result.bases)
-        found.update(
-            {f"{prefix}bases": result.bases, f"{prefix}coef": result.codes, f"{prefix}coef_steps": steps}
-        )
+        found.update({f"{prefix}bases": result.bases, f"{prefix}coef": result.codes, f"{prefix}coef_steps": steps})
         return result
 
     ham.factors = spying  # type: ignore[method-assign]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden cases: numbers made by running original implementations, and how a widefield module replays one.
 
-A case is an `.npz` with `meta` (JSON: module, config, mode, no_gradient, ...), `state/*`, `in/*`, `cotangent/*` and
-the reference's `out/*`, `out/buffer/*` and `grad/*`. An adapter is a function from a case to a `Replay`, registered
-under the case's module; configuration is data, so one adapter serves all cases of its module.
+A case is an `.npz` with `meta` (JSON: module, config, mode, no_gradient, ...), `state/*`, `in/*`, `cotangent/*`
+and the reference's `out/*`, `out/buffer/*` and `grad/*`. An adapter is a function from a case to a `Replay`,
+registered under the case's module; configuration is data, so one adapter serves all cases of its module.
 """
 
 from __future__ import annotations
@@ -136,11 +136,10 @@ def compare(case: Case, replay: Replay) -> list[str]:
             if gradient is None and name in leaves:
                 gradient = torch.zeros_like(expected)
             found.append((f"grad/{name}", gradient, expected, size * NOISE / TOLERANCE))
-        found += [
-            (f"grad/{name} (must have none)", leaves[name], torch.zeros_like(leaves[name]), size * NOISE / TOLERANCE)
-            for name in case.meta.get("no_gradient", [])
-            if leaves.get(name) is not None
-        ]
+        for name in case.meta.get("no_gradient", []):
+            if (gradient := leaves.get(name)) is not None:
+                nothing = torch.zeros_like(gradient)
+                found.append((f"grad/{name} (must have none)", gradient, nothing, size * NOISE / TOLERANCE))
     lines = []
     for name, value, expected, floor in found:
         if value is None:

@@ -19,7 +19,13 @@ class GatedProjection(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, *, bias: bool = True, norm: NormName = "batch", gate: float = 0.0
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        bias: bool = True,
+        norm: NormName = "batch",
+        gate: float = 0.0,
     ) -> None:
         super().__init__()
         self.project = Pointwise(in_channels, out_channels, bias=bias)

@@ -3,7 +3,7 @@
 
     y_i = 1/C_i sum_j f(x_i, x_j) g(x_j)        z_i = x_i + norm(W y_i)
 
-    nonlocal            f = exp(theta_i . phi_j)              C = sum_j f      (embedded gaussian; "self-attention")
+    nonlocal            f = exp(theta_i . phi_j)              C = sum_j f   (embedded gaussian, "self-attention")
     nonlocal-gaussian   f = exp(x_i . x_j)                    C = sum_j f
     nonlocal-bare       the same on x itself: no parameters, no projections
     nonlocal-dot, nonlocal-concat: without softmax, see `non_local_linear.py`
@@ -109,7 +109,6 @@ class NonLocalBase(Context):
         return sampled_positions(space) if self.sub_sample else math.prod(space)
 
 
-
 class EmbeddedBase(NonLocalBase):
     """With projections theta and phi for queries and keys."""
 
@@ -208,7 +207,13 @@ class NonLocalGaussian(NonLocalBase):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
-            channels, inner=inner, sub_sample=sub_sample, bias=bias, project_bias=project_bias, norm=norm, gate=gate
+            channels,
+            inner=inner,
+            sub_sample=sub_sample,
+            bias=bias,
+            project_bias=project_bias,
+            norm=norm,
+            gate=gate,
         )
         self.scale = channels**-0.5 if scale else 1.0
         self.to(device=device, dtype=dtype)
@@ -223,9 +228,7 @@ class NonLocalGaussian(NonLocalBase):
         return math.prod(space) * self.key_count(space) * (self.channels + self.inner)
 
 
-@register(
-    "nonlocal-bare", family="attention", title=TITLE, paper=PAPER, year=2018, row_sum=1.0, complexity="n^2"
-)
+@register("nonlocal-bare", family="attention", title=TITLE, paper=PAPER, year=2018, row_sum=1.0, complexity="n^2")
 class NonLocalBare(Context):
     """`x + softmax(x^T x) x`: no parameters at all; what is left of attention when its projections go.
 

@@ -120,6 +120,4 @@ class Context(nn.Module):
         if not torch.is_floating_point(x):
             raise TypeError(f"{name} takes floating-point features, got {x.dtype}; convert with x.float()")
         if not torch.compiler.is_compiling() and x.numel() == 0:
-            raise ValueError(
-                f"{name} needs at least one sample and one position, got the shape {tuple(x.shape)}"
-            )
+            raise ValueError(f"{name} needs at least one sample and one position, got the shape {tuple(x.shape)}")

@@ -40,9 +40,7 @@ class Pointwise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
-        if weight.dtype != x.dtype and not (
-            x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
-        ):
+        if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
             weight = weight.to(x.dtype)
             bias = bias.to(x.dtype) if bias is not None else None
         tokens = x.flatten(2)

@@ -89,9 +89,7 @@ class Description:
     def __str__(self) -> str:
         source = f"{self.paper}, {self.year}" if self.year else self.paper
         shown = "\n".join(
-            f"  {name} = {default!r}"
-            for name, default in self.options.items()
-            if name not in ("device", "dtype")
+            f"  {name} = {default!r}" for name, default in self.options.items() if name not in ("device", "dtype")
         )
         facts = "\n".join(f"  {f.name} = {getattr(self.facts, f.name)!r}" for f in fields(self.facts))
         return (
@@ -183,9 +181,7 @@ def list_modules(pattern: str = "*", *, family: str | None = None) -> list[str]:
     if family is not None and family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     return sorted(
-        name
-        for name, found in _ENTRIES.items()
-        if fnmatchcase(name, pattern) and family in (None, found.family)
+        name for name, found in _ENTRIES.items() if fnmatchcase(name, pattern) and family in (None, found.family)
     )
 
 
@@ -197,6 +193,4 @@ def describe(name: str) -> Description:
     """
     found = entry(name)
     text = inspect.getdoc(found.build) or ""
-    return Description(
-        name, found.family, found.title, found.paper, found.year, found.facts, found.options, text
-    )
+    return Description(name, found.family, found.title, found.paper, found.year, found.facts, found.options, text)

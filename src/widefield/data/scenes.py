@@ -7,19 +7,25 @@ on red. Every pixel of ink must be told whether its digit is of the cue's class.
     digits       7  3  3  1            labels     .  s  s  .
                  0 [3] 8  3                       . [-] .  s         s  same (class 1)
                  5  3  2  3                       .  s  .  s         .  other (class 0)
-                                                                     -  not counted (255), as is all that is
-                                                                     not ink
+                                                                     -  not counted (255)
 
-**Why.** A digit alone says nothing about its label: that depends on a cell that may be anywhere. A network
-that sees a neighbourhood can at best guess by the prior, whatever its size. So the score measures whether
-global information arrives and can be compared with the local, and nothing else; and because the digits are
-real, a network must read handwriting to do so.
+All that is not ink is not counted either.
+
+**Why.** A digit alone says nothing about its label: that depends on a cell that may be anywhere, mostly out of
+sight of a local network. So the score measures whether global information arrives and can be compared with the
+local, and nothing else; and because the digits are real, a network must read handwriting to do so.
 
 **How scenes are drawn.** The cue's position is uniform, its class is uniform. Each other cell is of the cue's
 class with probability `same`; otherwise of one of `distractors` other classes, which are drawn for the scene.
-With 9 (all others) the cue's class is also the scene's most frequent, so a module can find it by counting as
-well as by reading the cue. With `distractors=2` and `same=1/3` the classes of a scene are equally frequent,
-and only the cue tells.
+The more distractors, the more the cue's class stands out as the scene's most frequent one: a module can then
+find it by counting as well as by reading the cue, and a local network gains a little by comparing neighbours.
+With `distractors=2, same=1/3` all classes of a scene are equally frequent and only the cue tells. One seed, 600
+steps of 32 scenes, plain backbone (which sees 19 x 19 pixels), mIoU; calling everything "other" gives 0.35:
+
+    distractors   none   EMAU   non-local   Hamburger NMF   Hamburger CD
+    2             0.33     -      0.33            -               -
+    4 (default)   0.41   0.66     0.74          0.83            0.90
+    9             0.53   0.89     0.88          0.87            0.92
 
 **Pictures.** Ink is grey `round(255 v / 16)`; a pixel counts as ink, and is labelled, from half of full ink.
 In the cue's cell the red channel is 255.
@@ -110,7 +116,7 @@ class Scenes(Dataset[tuple[Tensor, Tensor]]):
         grid: tuple[int, int] = (6, 6),
         seed: int = 0,
         same: float = 0.3,
-        distractors: int = 9,
+        distractors: int = 4,
     ) -> None:
         if split not in _SPLITS:
             raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
@@ -189,7 +195,7 @@ def scenes(
     grid: tuple[int, int] = (6, 6),
     seed: int = 0,
     same: float = 0.3,
-    distractors: int = 9,
+    distractors: int = 4,
 ) -> SegmentationData:
     """The embedded same-as-cue set; see the module's text.
 

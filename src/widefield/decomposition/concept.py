@@ -107,4 +107,4 @@ class ConceptDecomposition:
         return 2 * n * c * r
 
     def finish_cost(self, c: int, n: int, r: int) -> int:
-        return n * c * r + c * r * r
+        return n * c * r + 2 * c * r * r + -(-(r**3) // 6)

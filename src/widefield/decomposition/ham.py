@@ -237,8 +237,10 @@ class Ham(Context):
         self.to(device=device, dtype=dtype)
 
     def enter(self, tokens: Tensor) -> Tensor:
-        # Not relu: features that are exactly zero after a network's own ReLU keep their gradient.
-        return torch.where(tokens < 0, 0.0, tokens) if self.ham.method.nonnegative else tokens
+        if not self.ham.method.nonnegative:
+            return tokens
+        # Features that are exactly zero after a network's own ReLU keep their gradient, which relu would take.
+        return torch.where(tokens < 0, 0.0, tokens) if torch.is_grad_enabled() else torch.relu(tokens)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
         return self.ham(tokens)

@@ -23,7 +23,7 @@ from widefield.core.cost import Cost
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.registry import register
-from widefield.pooling.branch import DilatedBranch, PointwiseBranch
+from widefield.pooling.branch import DilatedBranch, PointwiseBranch, taps
 
 
 @register(
@@ -65,10 +65,11 @@ class ASPP(Context):
             raise ValueError(f"ASPP: out_channels must be positive, got {out_channels}")
         super().__init__(channels, out_channels=out_channels)
         self.space_dims = (dims,)
+        self.rates = tuple(rates)
         self.dropout = dropout
         self.pointwise = PointwiseBranch(channels, out_channels, norm=norm)
         self.dilated = nn.ModuleList(
-            DilatedBranch(channels, out_channels, rate=rate, dims=dims, norm=norm) for rate in rates
+            DilatedBranch(channels, out_channels, rate=rate, dims=dims, norm=norm) for rate in self.rates
         )
         self.pooled = PointwiseBranch(channels, out_channels, norm=norm)
         self.fuse = PointwiseBranch((len(rates) + 2) * out_channels, out_channels, norm=norm)
@@ -98,5 +99,5 @@ class ASPP(Context):
 
     def mixing_cost(self, space: Space) -> int:
         n = math.prod(space)
-        taps = sum(math.prod(branch.taps(size) for size in space) for branch in self.dilated)
-        return self.channels * self.out_channels * (n * (1 + taps) + 1)
+        seen = sum(math.prod(taps(rate, size) for size in space) for rate in self.rates)
+        return self.channels * self.out_channels * (n * (1 + seen) + 1)

@@ -13,6 +13,11 @@ from widefield.core.pointwise import Pointwise
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
+def taps(rate: int, size: int) -> int:
+    """Taps of a 3-tap convolution that can see a map of that size along an axis."""
+    return 3 if rate < size else 1
+
+
 class PointwiseBranch(nn.Module):
     """`ReLU(norm(W x))` with a bias-free 1x1 W. Shape: `(b, in, *space) -> (b, out, *space)`."""
 
@@ -47,11 +52,7 @@ class DilatedBranch(nn.Module):
         weight, padding = self.weight, [self.rate] * (x.dim() - 2)
         if not torch.compiler.is_compiling():
             for axis in range(2, x.dim()):
-                if self.taps(x.shape[axis]) == 1:
+                if taps(self.rate, x.shape[axis]) == 1:
                     weight, padding[axis - 2] = weight.narrow(axis, 1, 1), 0
         convolve = _CONVOLUTIONS[x.dim() - 2]
         return torch.relu(self.norm(convolve(x, weight, padding=padding, dilation=self.rate)))
-
-    def taps(self, size: int) -> int:
-        """Taps along an axis of that size that can see the map."""
-        return 3 if self.rate < size else 1

@@ -26,9 +26,7 @@ from widefield.pooling.branch import PointwiseBranch
 from widefield.pooling.resample import pool, pool_cost, upsample, upsample_cost
 
 
-@register(
-    "ppm", family="pooling", title="Pyramid Scene Parsing Network", paper="arXiv:1612.01105", year=2017
-)
+@register("ppm", family="pooling", title="Pyramid Scene Parsing Network", paper="arXiv:1612.01105", year=2017)
 class PyramidPooling(Context):
     """Concatenates the input with pooled, projected and upsampled copies of itself.
 

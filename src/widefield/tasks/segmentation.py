@@ -37,7 +37,7 @@ class Segmentation:
         recipe: how to train; None: from scratch for data that is not natural, else fine-tuning.
 
     Raises:
-        ValueError: a batch size or crop below 1.
+        ValueError: a batch size or crop below 1, or a negative seed.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class Segmentation:
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if seed < 0:
+            raise ValueError(f"seed must not be negative, got {seed}")
         if crop is not None and min(crop) < 1:
             raise ValueError(f"crop must be a height and a width of at least 1, got {crop}")
         self.data, self.batch_size, self.seed = data, batch_size, seed

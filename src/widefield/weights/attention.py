@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of attention modules in their original implementations.
 
-    non-local   AlexHex7/Non-local_pytorch: theta, phi, g, W, concat_project
-    mmcv        open-mmlab mmcv, NonLocal1d/2d/3d: the same inside ConvModules, conv_out
-    cgnl        KaiyuYue/cgnl-network.pytorch, SpatialNL: t, p, g, z, bn; no biases
-    danet       junfu1115/DANet, PAM_Module and CAM_Module
+non-local   AlexHex7/Non-local_pytorch: theta, phi, g, W, concat_project
+mmcv        open-mmlab mmcv, NonLocal1d/2d/3d: the same inside ConvModules, conv_out
+cgnl        KaiyuYue/cgnl-network.pytorch, SpatialNL: t, p, g, z, bn; no biases
+danet       junfu1115/DANet, PAM_Module and CAM_Module
 """
 
 from __future__ import annotations

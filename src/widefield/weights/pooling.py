@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of pyramids in their original implementations.
 
-    semseg        hszhao/semseg, PPM: features.<i> is Sequential(pool, conv, norm, ReLU)
-    torchvision   torchvision.models.segmentation.deeplabv3, ASPP: convs.<i>, project
+semseg        hszhao/semseg, PPM: features.<i> is Sequential(pool, conv, norm, ReLU)
+torchvision   torchvision.models.segmentation.deeplabv3, ASPP: convs.<i>, project
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class LightHamHead(nn.Module):
             raise ValueError(f"built for {len(self.in_channels)} levels, got {len(levels)}")
         size = levels[0].shape[2:]
         x = torch.cat(
-            [levels[0], *(F.interpolate(z, size=size, mode="bilinear", align_corners=False) for z in levels[1:])], 1
+            [levels[0], *(F.interpolate(z, size=size, mode="bilinear", align_corners=False) for z in levels[1:])],
+            1,
         )
         x = torch.relu(self.squeeze_norm(self.squeeze(x)))
         x = self.hamburger(x)

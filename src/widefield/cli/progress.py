@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress bars of a comparison: all runs, and the one under way, with the time left."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from widefield.lab.run import Progress as Step
+
+
+class Bars:
+    """Two bars on a terminal; a line a run where there is none."""
+
+    def __init__(self, console: Console, runs: int, steps: int) -> None:
+        self.console, self.runs, self.steps = console, runs, steps
+        self.bars = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.fields[note]}"), console=console,
+            disable=not console.is_terminal, transient=True,
+        )  # fmt: skip
+        self.all = self.bars.add_task("all runs", total=runs * steps, note="")
+        self.one = self.bars.add_task("", total=steps, note="")
+        self.before, self.last = 0, ("", -1)
+
+    def __enter__(self) -> Bars:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    def watch(self, step: Step) -> None:
+        """Told about every step of every run."""
+        name = f"{step.experiment.module} seed {step.experiment.seed}"
+        if step.stage == "features":
+            self.bars.update(self.one, description="backbone features", completed=step.step, total=step.steps, note="")
+            return
+        run = (step.experiment.key, step.steps)
+        if run != self.last:
+            self.before += self.steps if self.last[1] >= 0 else 0
+            self.last = run
+            self.bars.reset(self.one, total=step.steps, description=name)
+        note = f"loss {step.loss:.3f}" + (f", mIoU {100 * step.miou:.1f}" if step.miou is not None else "")
+        self.bars.update(self.one, description=name, completed=step.step, note=note)
+        self.bars.update(self.all, completed=self.before + step.step)
+        if step.step == step.steps and not self.console.is_terminal:
+            self.console.print(f"{name}: {note}", highlight=False)

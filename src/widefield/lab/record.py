@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run leaves on disk, and what it resumes from.
+
+    experiment.json         what was asked for
+    metrics.jsonl           a line a logged step
+    checkpoint.safetensors  network, optimiser and step in one file, replaced whole; gone when the run is finished
+    evidence.npz            example pictures, what the module looks at, spectra
+    timing.json             seconds; not part of the record, since no two runs take equally long
+    model.safetensors       the trained network
+    record.json             the result, written last: a folder with it is finished and never run again
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from widefield.core.extras import require
+from widefield.core.files import read_json, write_bytes, write_json, write_text
+from widefield.lab.experiment import Experiment
+
+_MODEL, _OPTIMIZER = "model/", "optimizer/"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run's folder."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, root: Path, experiment: Experiment) -> Record:
+        """The folder of an experiment below `root`, made if need be.
+
+        Raises:
+            ValueError: the folder holds another experiment.
+        """
+        record = cls(root / experiment.folder)
+        path = record.folder / "experiment.json"
+        if path.exists():
+            found = Experiment.from_json(path.read_text(encoding="utf-8"))
+            if found != experiment:
+                raise ValueError(f"{path} holds another experiment; choose another --out or delete that folder")
+        else:
+            write_text(path, experiment.to_json() + "\n")
+        return record
+
+    @property
+    def experiment(self) -> Experiment:
+        """What was asked for."""
+        return Experiment.from_json((self.folder / "experiment.json").read_text(encoding="utf-8"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result is there."""
+        return (self.folder / "record.json").exists()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The result of a finished run.
+
+        Raises:
+            ValueError: the run is not finished, or the file is damaged.
+        """
+        if not self.finished:
+            raise ValueError(f"{self.folder} is not finished: run it again, it resumes")
+        return read_json(self.folder / "record.json")
+
+    @property
+    def seconds(self) -> float:
+        """Time spent training, over all attempts."""
+        path = self.folder / "timing.json"
+        return float(read_json(path)["seconds"]) if path.exists() else 0.0
+
+    @property
+    def evidence(self) -> Path | None:
+        """The file of pictures and spectra, if there is one."""
+        path = self.folder / "evidence.npz"
+        return path if path.exists() else None
+
+    def finish(self, result: dict[str, Any], model: nn.Module) -> None:
+        """Writes the network, then the result, then forgets the checkpoint."""
+        save = require("safetensors.torch", "weights").save
+        state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+        write_bytes(self.folder / "model.safetensors", save(state))
+        write_json(self.folder / "record.json", result)
+        (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
+
+    def log(self, **values: Any) -> None:
+        """Appends a line to metrics.jsonl."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The logged lines; one that a kill cut short is passed over."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue
+
+    def save_checkpoint(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float
+    ) -> None:
+        """Replaces the checkpoint: the state after `step` updates."""
+        tensors: dict[str, Tensor] = {f"{_MODEL}{k}": v.detach() for k, v in model.state_dict().items()}
+        for index, state in optimizer.state_dict()["state"].items():
+            for name, value in state.items():
+                tensors[f"{_OPTIMIZER}{index}/{name}"] = torch.as_tensor(value).detach()
+        tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
+        save = require("safetensors.torch", "weights").save
+        meta = {"step": str(step), "seconds": f"{seconds:.3f}"}
+        write_bytes(self.folder / "checkpoint.safetensors", save(tensors, metadata=meta))
+
+    def load_checkpoint(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+        """Restores the last checkpoint and cuts metrics.jsonl back to it: steps done, seconds spent.
+
+        Warns:
+            DamagedCheckpoint: the file cannot be read; it is set aside and the run starts over.
+        """
+        path = self.folder / "checkpoint.safetensors"
+        step, seconds = 0, 0.0
+        if path.exists():
+            try:
+                meta, tensors = _read(path)
+                step, seconds = int(meta["step"]), float(meta["seconds"])
+            except Exception as error:
+                aside = path.with_suffix(".damaged")
+                path.replace(aside)
+                warnings.warn(
+                    f"{path} cannot be read ({error}); set aside as {aside.name}, this run starts over",
+                    DamagedCheckpoint,
+                    stacklevel=2,
+                )
+            else:
+                _restore(tensors, model, optimizer)
+        kept = [json.dumps(line) for line in self.lines() if line["step"] <= step]
+        write_text(self.folder / "metrics.jsonl", "".join(line + "\n" for line in kept))
+        return step, seconds
+
+
+class DamagedCheckpoint(UserWarning):
+    """A checkpoint that cannot be read."""
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    with require("safetensors", "weights").safe_open(str(path), framework="pt") as file:
+        return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def _restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model.load_state_dict({k.removeprefix(_MODEL): v for k, v in tensors.items() if k.startswith(_MODEL)})
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith(_OPTIMIZER):
+            index, _, key = name.removeprefix(_OPTIMIZER).partition("/")
+            state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

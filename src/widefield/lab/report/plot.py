@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all figures share. A figure is plotly's JSON as a plain dict.
+
+A colour is the name of a style property of the page (`--m3`), which the page's script replaces by its value, so
+that figures follow the light and the dark scheme. A trace that belongs to a module carries `meta: {"module": index}`;
+the script shows the chosen modules only. `meta.label` is written beside the trace, where there is room.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from widefield.core.extras import require
+
+Figure = dict[str, Any]
+
+
+def safe(text: str) -> str:
+    """Text for plotly, which reads some HTML tags."""
+    return html.escape(text, quote=False)
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with a title, which makes its own room."""
+    return {"title": {"text": title, "standoff": 10}, "automargin": True, **more}
+
+
+def library() -> str:
+    """The source of plotly.js, to be embedded."""
+    return require("plotly.offline", "lab").get_plotlyjs()

@@ -1,0 +1,205 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("js");
+
+  // Tables: a click on a heading sorts, a second one turns the order round; what has no figure stays last.
+  for (const button of document.querySelectorAll(".sort")) {
+    button.addEventListener("click", () => {
+      const heading = button.closest("th"), table = button.closest("table"), body = table.tBodies[0];
+      const opposite = { ascending: "descending", descending: "ascending" };
+      const now = heading.getAttribute("aria-sort");
+      const order = now ? opposite[now] : button.dataset.first;
+      const column = Number(button.dataset.column), sign = order === "ascending" ? 1 : -1;
+      const key = (row) => row.cells[column].dataset.sort;
+      const compare = (a, b) => {
+        const [x, y] = [key(a), key(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        const difference = Number(x) - Number(y);
+        return sign * (Number.isNaN(difference) ? x.localeCompare(y) : difference);
+      };
+      for (const other of table.querySelectorAll("th[aria-sort]")) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", order);
+      body.append(...[...body.rows].sort(compare));
+    });
+  }
+
+  const chips = [...document.querySelectorAll(".chip")];
+  const chosen = new Set(chips.filter((c) => c.getAttribute("aria-pressed") === "true").map((c) => Number(c.dataset.module)));
+  const data = document.getElementById("figures");
+  const figures = data ? JSON.parse(data.textContent) : {};
+  const plots = [...document.querySelectorAll(".plot-box")];
+  const coarse = matchMedia("(pointer: coarse)").matches;
+
+  function property(name) {
+    return getComputedStyle(root).getPropertyValue(name).trim();
+  }
+
+  // Figures name colours by style property, so that they follow the scheme of the page.
+  function coloured(value) {
+    if (typeof value === "string") return value.startsWith("--") ? property(value) : value;
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(coloured);
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, coloured(v)]));
+  }
+
+  function font(size) {
+    return { family: property("--sans"), size, color: property("--ink") };
+  }
+
+  function axis(given) {
+    const line = { gridcolor: property("--faint"), zerolinecolor: property("--rule"), linecolor: property("--rule") };
+    const text = { tickfont: { ...font(12), color: property("--muted") } };
+    const title = { ...given.title, font: { ...font(12.5), color: property("--muted") } };
+    return { ...line, ...text, fixedrange: coarse, ...given, title };
+  }
+
+  function drawn(box) {
+    const figure = coloured(figures[box.dataset.figure]);
+    for (const trace of figure.data) {
+      if (trace.meta && trace.meta.module !== undefined) trace.visible = chosen.has(trace.meta.module);
+    }
+    const layout = {
+      ...figure.layout, font: font(12.5), paper_bgcolor: property("--surface"), plot_bgcolor: property("--surface"),
+      xaxis: axis(figure.layout.xaxis), yaxis: axis(figure.layout.yaxis), showlegend: false,
+      margin: { t: 20, r: 20, b: 48, l: 52 }, dragmode: coarse ? false : "zoom", annotations: [],
+      hoverlabel: { bgcolor: property("--page"), bordercolor: property("--rule"), font: font(13) },
+    };
+    if (layout.height) box.style.height = layout.height + "px";
+    if (needsMargin(box, figure)) layout.margin.r = Math.min(150, Math.round(box.clientWidth * 0.34));
+    return { data: figure.data, layout };
+  }
+
+  function needsMargin(box, figure) {
+    return figure.data.some((t) => t.meta && t.meta.label && t.meta.module !== undefined && t.visible);
+  }
+
+  async function draw(box) {
+    const { data: traces, layout } = drawn(box);
+    const config = { displaylogo: false, responsive: false, displayModeBar: coarse ? false : "hover",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+    await Plotly.react(box, traces, layout, config);
+    await label(box);
+    if (!box.dataset.watched) {
+      box.dataset.watched = "yes";
+      box.on("plotly_relayout", (change) => {
+        if (Object.keys(change).some((key) => key.includes("axis"))) label(box);
+      });
+    }
+  }
+
+  // Names beside the marks or at the ends of the lines; one that finds no room is left to the pointer.
+  async function label(box) {
+    const { xaxis, yaxis } = box._fullLayout;
+    const traces = box.data.filter((t) => t.meta && t.meta.label && t.visible !== false && t.x.length);
+    const ends = traces.filter((t) => t.meta.module !== undefined);
+    const annotations = ends.length ? endLabels(ends, yaxis, box) : markLabels(traces, box, xaxis, yaxis);
+    await Plotly.relayout(box, { annotations });
+  }
+
+  const canvas = document.createElement("canvas").getContext("2d");
+  const SIZE = 11.5;
+  function plain(text) {
+    return new DOMParser().parseFromString(text, "text/html").body.textContent;
+  }
+  function width(text) {
+    canvas.font = `${SIZE}px ${property("--sans")}`;
+    return canvas.measureText(plain(text)).width;
+  }
+  function shortened(text, room) {
+    if (width(text) <= room) return text;
+    let letters = [...plain(text)];
+    const escaped = () => letters.join("").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;") + "…";
+    while (letters.length > 3 && width(escaped()) > room) letters.pop();
+    return escaped();
+  }
+
+  function endLabels(traces, yaxis, box) {
+    const room = box._fullLayout.margin.r - 14, gap = SIZE + 2.5, height = yaxis._length;
+    const items = traces.map((t) => ({ t, y: yaxis.d2p(t.y[t.y.length - 1]) }))
+      .filter((i) => Number.isFinite(i.y) && i.y >= -1 && i.y <= height + 1).sort((a, b) => a.y - b.y);
+    const places = items.map((i) => i.y);
+    if (items.length * gap > height + gap) return [];
+    for (let k = 1; k < places.length; k++) places[k] = Math.max(places[k], places[k - 1] + gap);
+    let limit = height;
+    for (let k = places.length - 1; k >= 0; k--, limit -= gap) places[k] = Math.min(places[k], limit);
+    return items.map(({ t }, k) => ({
+      xref: "paper", x: 1, yref: "paper", y: 1 - places[k] / height, xanchor: "left", yanchor: "middle", xshift: 6,
+      text: shortened(t.meta.label, room), showarrow: false, font: { ...font(SIZE), color: t.line.color },
+    }));
+  }
+
+  function markLabels(traces, box, xaxis, yaxis) {
+    const points = traces.map((t) => ({ t, x: xaxis.d2p(t.x[0]), y: yaxis.d2p(t.y[0]) }));
+    const taken = points.map((p) => [p.x - 7, p.y - 7, p.x + 7, p.y + 7]);
+    const hits = (a, b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1];
+    const inside = (a) => a[0] >= 0 && a[1] >= 0 && a[2] <= xaxis._length && a[3] <= yaxis._length;
+    const directions = [[1, 0], [-1, 0], [0, -1], [0, 1], [0.8, -0.8], [0.8, 0.8], [-0.8, -0.8], [-0.8, 0.8]];
+    const result = [];
+    points.sort((a, b) => (b.t.meta.front - a.t.meta.front) || (a.y - b.y));
+    for (const { t, x, y } of points) {
+      const text = shortened(t.meta.label, 150), w = width(text) + 2, h = SIZE + 3;
+      const spots = [12, 26, 42, 60].flatMap((far) => directions.map(([dx, dy]) => [dx * far, dy * far, far]));
+      for (const [dx, dy, far] of spots) {
+        const side = Math.sign(Math.round(dx));
+        const left = x + dx - (side > 0 ? 0 : side < 0 ? w : w / 2), top = y + dy - h / 2;
+        const spot = [left, top, left + w, top + h];
+        if (!inside(spot) || taken.some((other) => hits(spot, other))) continue;
+        taken.push(spot);
+        result.push({
+          x: t.x[0], y: t.y[0], ax: dx, ay: dy, text, font: font(SIZE), borderpad: 0,
+          xanchor: side > 0 ? "left" : side < 0 ? "right" : "center", yanchor: "middle",
+          showarrow: true, arrowhead: 0, arrowwidth: 1, arrowcolor: far > 20 ? property("--muted") : "rgba(0,0,0,0)", standoff: 7,
+        });
+        break;
+      }
+    }
+    return result;
+  }
+
+  function drawAll() {
+    if (typeof Plotly === "undefined") return;
+    for (const box of plots) draw(box);
+  }
+
+  function choose() {
+    for (const chip of chips) chip.setAttribute("aria-pressed", String(chosen.has(Number(chip.dataset.module))));
+    for (const strip of document.querySelectorAll(".strip[data-module]")) strip.hidden = !chosen.has(Number(strip.dataset.module));
+  }
+  for (const chip of chips) {
+    chip.addEventListener("click", () => {
+      const module = Number(chip.dataset.module);
+      if (!chosen.delete(module)) chosen.add(module);
+      choose();
+      drawAll();
+    });
+  }
+  for (const all of document.querySelectorAll(".all")) {
+    all.addEventListener("click", () => {
+      const every = chips.map((c) => Number(c.dataset.module)), full = chosen.size === every.length;
+      chosen.clear();
+      if (!full) every.forEach((m) => chosen.add(m));
+      choose();
+      drawAll();
+    });
+  }
+  for (const input of document.querySelectorAll(".choice input")) {
+    input.addEventListener("change", () => {
+      const box = document.getElementById("plot-cost");
+      box.dataset.figure = input.value;
+      draw(box);
+    });
+  }
+
+  // Relabelling needs the new size, so resizing is ours rather than plotly's.
+  let waiting = 0, last = root.clientWidth;
+  addEventListener("resize", () => {
+    if (root.clientWidth === last) return;
+    last = root.clientWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(drawAll, 120);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  choose();
+  drawAll();
+})();
