@@ -59,12 +59,13 @@ def watch(ham: SpatialHam, inputs: Tensors, name: str, found: Tensors, prefix: s
 def stepped_codes(ham: SpatialHam, x: torch.Tensor, bases: torch.Tensor) -> torch.Tensor:
     """The codes after the steps and before the closing update, by running the method's own steps once more."""
     matrix = ham.matrix(x)
-    state = ham.method.start(matrix, ham.starting_bases(matrix))
+    prepared = ham.method.prepare(matrix)
+    state = ham.method.start(prepared, ham.starting_bases(matrix))
     before = state
     for _ in range(ham.steps if ham.training else ham.eval_steps):
-        before, state = state, ham.method.step(state, matrix)
+        before, state = state, ham.method.step(state, prepared)
     assert torch.allclose(state[0], bases, rtol=1e-9)
-    return state[1] if len(state) > 1 else ham.method.step_codes(before[0], matrix)  # type: ignore[attr-defined]
+    return state[1] if len(state) > 1 else ham.method.step_codes(before[0], prepared)  # type: ignore[attr-defined]
 
 
 @adapter("ham")

@@ -12,26 +12,39 @@ Differs the directions of X enter through one division of the logits, not as a n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from widefield.core.numerics import tiny, unit
-from widefield.decomposition.method import Factors, State, reconstruct
+from widefield.decomposition.method import Factors, State, reconstruct, run_method
 
 EPSILON = 1e-6
 
 
-def inverse_norm(x: Tensor, guard: float = 0.0) -> Tensor:
-    """`1 / (guard + |x_i|)` of every position, `(b, c, n) -> (b, n, 1)`; zero where there is no direction."""
-    squared = (x * x).sum(1)
-    alive = squared > tiny(x.dtype) ** 2
-    norm = torch.where(alive, squared, 1.0).sqrt()
-    return torch.where(alive, 1 / (norm + guard), 0.0)[..., None]
+class Directed(NamedTuple):
+    """A matrix with the inverse length of each of its columns.
+
+    Attributes:
+        x: `(b, c, n)`.
+        scale: `(b, n, 1)`, `1 / |x_i|`; zero where there is no direction.
+    """
+
+    x: Tensor
+    scale: Tensor
 
 
-def assign(x: Tensor, bases: Tensor, temperature: float, scale: Tensor) -> Tensor:
+def directed(x: Tensor) -> Directed:
+    """x, `(b, c, n)`, with its inverse lengths."""
+    norm = torch.linalg.vector_norm(x, dim=1)
+    alive = norm > tiny(x.dtype)
+    return Directed(x, torch.where(alive, 1 / torch.where(alive, norm, 1.0), 0.0)[..., None])
+
+
+def assign(prepared: Directed, bases: Tensor, temperature: float) -> Tensor:
     """`softmax_r(scale_i x_i^T d_r / temperature)`, `(b, n, r)`."""
+    x, scale = prepared
     logits = x.mT @ (bases / temperature)
     if torch.is_grad_enabled():
         return torch.softmax(logits * scale, -1)
@@ -56,11 +69,7 @@ def concept_decomposition(
     x: Tensor, bases: Tensor, *, steps: int = 6, temperature: float = 0.01, beta: float = 0.1
 ) -> Factors:
     """Concepts and ridge codes of x, `(b, c, n)`, from bases `(b, c, r)`."""
-    method = ConceptDecomposition(temperature, beta)
-    state = method.start(x, bases)
-    for _ in range(steps):
-        state = method.step(state, x)
-    return method.finish(state, x)
+    return run_method(ConceptDecomposition(temperature, beta), x, bases, steps)
 
 
 @dataclass(frozen=True)
@@ -80,25 +89,28 @@ class ConceptDecomposition:
     def draw(self, uniform: Tensor) -> Tensor:
         return unit(torch.special.ndtri(uniform), -2)
 
-    def start(self, x: Tensor, bases: Tensor) -> State:
+    def prepare(self, x: Tensor) -> Directed:
+        return directed(x)
+
+    def start(self, prepared: Directed, bases: Tensor) -> State:
         return (bases,)
 
-    def step(self, state: State, x: Tensor) -> State:
+    def step(self, state: State, prepared: Directed) -> State:
         (bases,) = state
-        codes = assign(x, bases, self.temperature, inverse_norm(x))
-        return (unit(x @ codes, 1),)
+        codes = assign(prepared, bases, self.temperature)
+        return (unit(prepared.x @ codes, 1),)
 
-    def step_codes(self, bases: Tensor, x: Tensor) -> Tensor:
+    def step_codes(self, bases: Tensor, prepared: Directed) -> Tensor:
         """Assignments to these bases, each concept's divided by their sum."""
-        codes = assign(x, bases, self.temperature, inverse_norm(x))
+        codes = assign(prepared, bases, self.temperature)
         return codes / (EPSILON + codes.sum(1, keepdim=True))
 
-    def finish(self, state: State, x: Tensor) -> Factors:
+    def finish(self, state: State, prepared: Directed) -> Factors:
         (bases,) = state
-        return Factors(bases, ridge(x, bases, self.beta))
+        return Factors(bases, ridge(prepared.x, bases, self.beta))
 
-    def finish_codes_only(self, state: State, x: Tensor) -> Factors:
-        return self.finish(tuple(s.detach() for s in state), x)
+    def finish_codes_only(self, state: State, prepared: Directed) -> Factors:
+        return self.finish(tuple(s.detach() for s in state), prepared)
 
     def start_cost(self, c: int, n: int, r: int) -> int:
         return 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from widefield.core.numerics import unit
-from widefield.decomposition.method import Factors, State
+from widefield.decomposition.method import Factors, State, run_method
 
 EPSILON = 1e-6
 
@@ -35,11 +35,7 @@ def objective(x: Tensor, bases: Tensor, temperature: float = 1.0) -> Tensor:
 
 def em(x: Tensor, bases: Tensor, *, steps: int = 3, temperature: float = 1.0) -> Factors:
     """Means, and the responsibilities of the last E-step, of x, `(b, c, n)`, from bases `(b, c, r)`."""
-    method = EM(temperature)
-    state = method.start(x, bases)
-    for _ in range(steps):
-        state = method.step(state, x)
-    return method.finish(state, x)
+    return run_method(EM(temperature), x, bases, steps)
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,9 @@ class EM:
 
     def draw(self, uniform: Tensor) -> Tensor:
         return unit(torch.special.ndtri(uniform), -2, guard=self.guard)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return x
 
     def start(self, x: Tensor, bases: Tensor) -> State:
         # Never read: the first step makes the responsibilities. Uniform ones for a run of zero steps.

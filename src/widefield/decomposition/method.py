@@ -9,7 +9,7 @@ which gradient is taken is chosen there and nowhere else.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -55,15 +55,19 @@ class Method(Protocol):
         """Turns numbers in (0, 1), `(..., c, r)`, into starting bases."""
         ...
 
-    def start(self, x: Tensor, bases: Tensor) -> State: ...
+    def prepare(self, x: Tensor) -> Any:
+        """What every step wants to know of x, computed once; x itself for most."""
+        ...
 
-    def step(self, state: State, x: Tensor) -> State: ...
+    def start(self, prepared: Any, bases: Tensor) -> State: ...
 
-    def finish(self, state: State, x: Tensor) -> Factors:
+    def step(self, state: State, prepared: Any) -> State: ...
+
+    def finish(self, state: State, prepared: Any) -> Factors:
         """The final codes: differentiable in the state and in x."""
         ...
 
-    def finish_codes_only(self, state: State, x: Tensor) -> Factors:
+    def finish_codes_only(self, state: State, prepared: Any) -> Factors:
         """The final codes with the state, and whatever else the released code holds constant, held constant."""
         ...
 
@@ -108,16 +112,26 @@ def decompose(
             f"x must be (b, c, n) and bases (b, c, r) with the same b and c, "
             f"got {tuple(x.shape)} and {tuple(bases.shape)}"
         )
+    prepared = method.prepare(x)
     if gradient == "unrolled":
-        start = method.start(x, bases)
+        start = method.start(prepared, bases)
     else:
         with torch.no_grad():
-            start = method.start(x, bases)
+            start = method.start(prepared, bases)
     if gradient == CODES_ONLY:
         with torch.no_grad():
-            state, status, _ = fixed_point(method.step, start, x, steps=steps, watch=watch)
-        return method.finish_codes_only(state, x)._replace(status=status)
+            state, status, _ = fixed_point(method.step, start, prepared, steps=steps, watch=watch)
+        return method.finish_codes_only(state, prepared)._replace(status=status)
     state, status, _ = fixed_point(
-        method.step, start, x, steps=steps, gradient=gradient, terms=terms, watch=watch
+        method.step, start, prepared, steps=steps, gradient=gradient, terms=terms, watch=watch
     )
-    return method.finish(state, x)._replace(status=status)
+    return method.finish(state, prepared)._replace(status=status)
+
+
+def run_method(method: Method, x: Tensor, bases: Tensor, steps: int) -> Factors:
+    """The plain loop, differentiable as written."""
+    prepared = method.prepare(x)
+    state = method.start(prepared, bases)
+    for _ in range(steps):
+        state = method.step(state, prepared)
+    return method.finish(state, prepared)

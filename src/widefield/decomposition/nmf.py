@@ -123,6 +123,9 @@ class NMF:
     def draw(self, uniform: Tensor) -> Tensor:
         return unit(uniform, -2)
 
+    def prepare(self, x: Tensor) -> Tensor:
+        return x
+
     def start(self, x: Tensor, bases: Tensor) -> State:
         return bases, torch.softmax(x.mT @ bases, -1)
 

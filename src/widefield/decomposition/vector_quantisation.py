@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from widefield.core.numerics import unit
-from widefield.decomposition.concept import EPSILON, assign, inverse_norm
-from widefield.decomposition.method import Factors, State, reconstruct
+from widefield.decomposition.concept import EPSILON, Directed, assign, directed
+from widefield.decomposition.method import Factors, State, run_method
 
 
 def objective(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
@@ -30,11 +30,7 @@ def objective(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
 
 def soft_vq(x: Tensor, bases: Tensor, *, steps: int = 6, temperature: float = 0.01) -> Factors:
     """Code words and soft assignments of x, `(b, c, n)`, from bases `(b, c, r)`."""
-    method = SoftVQ(temperature)
-    state = method.start(x, bases)
-    for _ in range(steps):
-        state = method.step(state, x)
-    return method.finish(state, x)
+    return run_method(SoftVQ(temperature), x, bases, steps)
 
 
 @dataclass(frozen=True)
@@ -52,27 +48,32 @@ class SoftVQ:
     def draw(self, uniform: Tensor) -> Tensor:
         return unit(torch.special.ndtri(uniform), -2)
 
-    def start(self, x: Tensor, bases: Tensor) -> State:
+    def prepare(self, x: Tensor) -> Directed:
+        return directed(x)
+
+    def start(self, prepared: Directed, bases: Tensor) -> State:
         return (bases,)
 
-    def step(self, state: State, x: Tensor) -> State:
+    def step(self, state: State, prepared: Directed) -> State:
         (bases,) = state
-        codes = assign(x, unit(bases, 1), self.temperature, inverse_norm(x))
-        return ((x @ codes) / (EPSILON + codes.sum(1, keepdim=True)),)
+        codes = assign(prepared, unit(bases, 1), self.temperature)
+        return ((prepared.x @ codes) / (EPSILON + codes.sum(1, keepdim=True)),)
 
-    def step_codes(self, bases: Tensor, x: Tensor) -> Tensor:
+    def step_codes(self, bases: Tensor, prepared: Directed) -> Tensor:
         """Assignments to these words, each word's divided by their sum."""
-        codes = assign(x, unit(bases, 1), self.temperature, inverse_norm(x))
+        codes = assign(prepared, unit(bases, 1), self.temperature)
         return codes / (EPSILON + codes.sum(1, keepdim=True))
 
-    def finish(self, state: State, x: Tensor) -> Factors:
+    def finish(self, state: State, prepared: Directed) -> Factors:
         (bases,) = state
-        return Factors(bases, assign(x, unit(bases, 1), self.temperature, inverse_norm(x, EPSILON)))
+        x, scale = prepared
+        # 1 / (eps + |x|), from 1 / |x|
+        guarded = Directed(x, scale / (1 + EPSILON * scale))
+        return Factors(bases, assign(guarded, unit(bases, 1), self.temperature))
 
-    def finish_codes_only(self, state: State, x: Tensor) -> Factors:
-        bases = state[0].detach()
-        scale = inverse_norm(x.detach(), EPSILON)
-        return Factors(bases, assign(x, unit(bases, 1), self.temperature, scale))
+    def finish_codes_only(self, state: State, prepared: Directed) -> Factors:
+        held = Directed(prepared.x, prepared.scale.detach())
+        return self.finish(tuple(s.detach() for s in state), held)
 
     def start_cost(self, c: int, n: int, r: int) -> int:
         return 0
@@ -82,6 +83,3 @@ class SoftVQ:
 
     def finish_cost(self, c: int, n: int, r: int) -> int:
         return n * c * r
-
-
-__all__ = ["SoftVQ", "objective", "reconstruct", "soft_vq"]

@@ -128,7 +128,7 @@ def _backward(
     report: AdjointReport | None,
 ) -> Callable[[Tensors], Tensors]:
     point = tuple(s.detach() for s in z)
-    constant = x.detach() if isinstance(x, Tensor) else tuple(v.detach() for v in x)
+    constant = _detached(x)
 
     def solve(gradient: Tensors) -> Tensors:
         # Evaluated here and not in the forward: between the two passes nothing is kept but the point.
@@ -144,6 +144,13 @@ def _backward(
         return solve_implicit(transposed, gradient, report, adjoint_steps)
 
     return solve
+
+
+def _detached(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.detach()
+    parts = [v.detach() for v in x]
+    return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
 
 
 def _length(z: Tensors) -> Tensor:

@@ -15,7 +15,7 @@ _HUES = {
     "attention": 262.0, "decomposition": 42.0, "pooling": 152.0, "graph": 325.0,
     "mixing": 100.0, "sequence": 205.0, "imaging": 10.0,
 }  # fmt: skip
-_LIGHT, _DARK = (0.44, 0.64), (0.68, 0.88)
+_LIGHT, _DARK = (0.44, 0.64), (0.66, 0.83)
 _HUE_SPREAD = 30.0
 
 

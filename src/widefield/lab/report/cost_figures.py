@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import units
-from .plot import Figure, axis, safe
+from .plot import Figure, axis, round_places, safe
 from .rows import COSTS, Cost, Row
 
 # In decades: a cost of zero stands this far left of the smallest.
@@ -88,18 +88,16 @@ def with_interval(mean: float | None, half_width: float | None) -> str:
 
 
 def _ticks(values: Sequence[float], cost: Cost) -> tuple[list[float], list[str]]:
-    """Round places of a logarithmic axis: powers of ten, or of two for bytes, as sparse as the span allows."""
+    """Round places of a logarithmic axis: powers of two for bytes, else of ten with what lies between."""
     if not values:
         return [], []
-    base = 2.0 if cost.text is units.memory else 10.0
-    low, high = (math.log(extreme, base) for extreme in (min(values), max(values)))
-    first, last = math.floor(low), math.ceil(high)
-    step = max(1, round((last - first) / 6))
-    steps = [1.0] if base == 2 or last - first > 3 else [1.0, 2.0, 5.0]
-    places = [base**power * factor for power in range(first, last + 1, step) for factor in steps]
-    slack = 1.35
-    places = [place for place in places if min(values) / slack <= place <= max(values) * slack]
-    return [math.log10(place) for place in places], [cost.text(place) for place in places]
+    low, high = min(values), max(values)
+    if cost.text is units.memory:
+        first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
+        places = [2.0**power for power in range(first, last + 1, max(1, round((last - first) / 6)))]
+    else:
+        places = round_places(low, high)
+    return [math.log10(place) for place in places], [cost.text(place).replace(".00", "") for place in places]
 
 
 def _padded(values: Sequence[float], share: float) -> list[float]:

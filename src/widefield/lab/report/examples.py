@@ -93,7 +93,7 @@ def _module(index: int, example: Example, palette: Sequence[Sequence[int]]) -> d
 def _strongest(attention: np.ndarray) -> str:
     """The largest weight, as a multiple of the mean one."""
     mean = float(np.abs(attention).mean())
-    return f"{units.digits(float(np.abs(attention).max()) / mean)}× the mean" if mean > 0 else "all zero"
+    return f"{units.digits(float(np.abs(attention).max()) / mean)}× mean" if mean > 0 else "all zero"
 
 
 def _pin(example: Example) -> tuple[float, float] | None:

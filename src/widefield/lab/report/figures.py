@@ -10,32 +10,42 @@ import numpy as np
 
 from . import units
 from .evidence import Evidence
-from .plot import Figure, axis, safe
+from .plot import Figure, axis, round_places, safe
 from .rows import Row
 
-_POINTS = 160
+_POINTS = 60
+_SPECTRUM_POINTS = 160
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def curve_figures(rows: Sequence[Row], shown: set[int]) -> dict[str, Figure]:
     """Loss and validation mIoU over the steps: a faint line a seed, a strong one for their mean."""
     kinds = {
-        "loss": ("steps", "loss", "training loss", {"type": "log"}),
-        "miou": ("eval_steps", "eval_miou", "mIoU, validation", {"rangemode": "tozero"}),
+        "loss": ("steps", "loss", "log"),
+        "miou": ("eval_steps", "eval_miou", "linear"),
     }
     figures = {}
-    for key, (steps_key, values_key, title, options) in kinds.items():
+    for key, (steps_key, values_key, scale) in kinds.items():
         traces = []
         for row in rows:
             curves = [_curve(curve, steps_key, values_key) for curve in row.source.get("curves") or []]
             curves = [curve for curve in curves if len(curve[0])]
-            if options.get("type") == "log":
+            if scale == "log":
                 curves = [(x[y > 0], y[y > 0]) for x, y in curves if (y > 0).any()]
-            traces += _curve_traces(row, curves, row.index in shown)
+            dash = _DASHES[sum(other.family == row.family for other in rows[: row.index]) % len(_DASHES)]
+            traces += _curve_traces(row, curves, row.index in shown, dash)
         if traces:
-            layout = {"xaxis": axis("step"), "yaxis": axis(title, **options), "hovermode": "closest"}
+            layout = {"xaxis": axis("step"), "yaxis": _values_axis(traces, scale), "hovermode": "closest"}
             figures[key] = {"data": traces, "layout": layout}
     return figures
+
+
+def _values_axis(traces: Sequence[dict[str, Any]], scale: str) -> dict[str, Any]:
+    if scale == "linear":
+        return axis("")
+    values = [value for trace in traces for value in trace["y"]]
+    places = round_places(min(values), max(values))
+    return axis("", type="log", tickvals=places, ticktext=[f"{place:g}" for place in places])
 
 
 def _curve(curve: Mapping[str, Any], steps_key: str, values_key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +60,7 @@ def _curve(curve: Mapping[str, Any], steps_key: str, values_key: str) -> tuple[n
     return mean[:, 0], mean[:, 1]
 
 
-def _curve_traces(row: Row, curves: Sequence[tuple[np.ndarray, np.ndarray]], visible: bool) -> list[dict[str, Any]]:
+def _curve_traces(row: Row, curves: Sequence[tuple[np.ndarray, np.ndarray]], visible: bool, dash: str) -> list[dict[str, Any]]:
     if not curves:
         return []
     # The mean is drawn where every seed has been; a run that stopped early must not bend it.
@@ -58,7 +68,6 @@ def _curve_traces(row: Row, curves: Sequence[tuple[np.ndarray, np.ndarray]], vis
     grid = next(x for x, _ in curves if x[-1] == end)
     grid = grid[grid >= start]
     mean = np.mean([np.interp(grid, x, y) for x, y in curves], axis=0)
-    dash = _DASHES[row.index % len(_DASHES)]
     faint = [_line(row, x, y, {"color": row.colour, "width": 1}, visible, opacity=0.28) for x, y in curves]
     strong = _line(row, grid, mean, {"color": row.colour, "width": 2.2, "dash": dash}, visible, labelled=True)
     strong["hovertemplate"] = f"<b>{safe(row.label)}</b><br>step %{{x:.0f}}: %{{y:.3f}}<extra></extra>"
@@ -91,11 +100,13 @@ def spectrum_figures(rows: Sequence[Row], evidence: Mapping[int, Evidence], show
         for side, curve in (("before", found.before), ("after", found.after)):
             if curve is None:
                 continue
-            keep = np.unique(np.geomspace(1, len(curve), min(len(curve), _POINTS)).astype(int))
+            keep = np.unique(np.geomspace(1, len(curve), min(len(curve), _SPECTRUM_POINTS)).astype(int))
             after = side == "after"
             line = {"color": row.colour, "width": 2.2 if after else 1.4, "dash": "solid" if after else "dot"}
             trace = _line(row, keep, curve[keep - 1], line, row.index in shown, labelled=after)
             trace.pop("hoverinfo", None)
+            # All curves end at 1, so the names stand where they begin.
+            trace["meta"]["at"] = "start"
             trace["hovertemplate"] = (
                 f"<b>{safe(row.label)}</b>, {side}<br>first %{{x}} hold %{{y:.1%}} of the energy<extra></extra>"
             )
@@ -104,8 +115,9 @@ def spectrum_figures(rows: Sequence[Row], evidence: Mapping[int, Evidence], show
             ranks.append((row, found.rank_before, found.rank_after))
     figures = {}
     if traces:
-        x = axis("number of singular values", type="log", dtick="D2")
-        y = axis("share of the energy", tickformat=".0%", range=[0, 1.03])
+        places = round_places(1, max(trace["x"][-1] for trace in traces))
+        x = axis("number of singular values", type="log", tickvals=places, ticktext=[f"{place:g}" for place in places])
+        y = axis("", tickformat=".0%", range=[0, 1.03], side="right")
         figures["energy"] = {"data": traces, "layout": {"xaxis": x, "yaxis": y, "hovermode": "closest"}}
     if ranks:
         figures["rank"] = _rank_figure(ranks)
@@ -127,7 +139,7 @@ def _rank_figure(ranks: Sequence[tuple[Row, float, float]]) -> Figure:
         })  # fmt: skip
     y = axis(
         "", tickvals=list(range(len(ranks))), ticktext=[safe(row.label) for row, _, _ in ranks],
-        range=[len(ranks) - 0.4, -0.6], showgrid=False,
+        range=[len(ranks) - 0.4, -0.6], showgrid=False, zeroline=False,
     )  # fmt: skip
     layout = {
         "xaxis": axis("effective rank", rangemode="tozero"), "yaxis": y, "hovermode": "closest",

@@ -9,6 +9,7 @@ the script shows the chosen modules only. `meta.label` is written beside the tra
 from __future__ import annotations
 
 import html
+import math
 from typing import Any
 
 from widefield.core.extras import require
@@ -24,6 +25,14 @@ def safe(text: str) -> str:
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with a title, which makes its own room."""
     return {"title": {"text": title, "standoff": 10}, "automargin": True, **more}
+
+
+def round_places(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times the powers of ten between two positive numbers; over many decades the powers alone."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1.0, 2.0, 5.0) if last - first <= 3 else (1.0,)
+    places = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    return [place for place in places if low / 1.35 <= place <= high * 1.35]
 
 
 def library() -> str:

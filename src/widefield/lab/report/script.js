@@ -66,12 +66,13 @@
       hoverlabel: { bgcolor: property("--page"), bordercolor: property("--rule"), font: font(13) },
     };
     if (layout.height) box.style.height = layout.height + "px";
-    if (needsMargin(box, figure)) layout.margin.r = Math.min(150, Math.round(box.clientWidth * 0.34));
+    const named = namedLine(figure);
+    if (named) layout.margin[named.meta.at === "start" ? "l" : "r"] = Math.min(150, Math.round(box.clientWidth * 0.34));
     return { data: figure.data, layout };
   }
 
-  function needsMargin(box, figure) {
-    return figure.data.some((t) => t.meta && t.meta.label && t.meta.module !== undefined && t.visible);
+  function namedLine(figure) {
+    return figure.data.find((t) => t.meta && t.meta.label && t.meta.module !== undefined && t.visible);
   }
 
   async function draw(box) {
@@ -115,8 +116,9 @@
   }
 
   function endLabels(traces, yaxis, box) {
-    const room = box._fullLayout.margin.r - 14, gap = SIZE + 2.5, height = yaxis._length;
-    const items = traces.map((t) => ({ t, y: yaxis.d2p(t.y[t.y.length - 1]) }))
+    const start = traces[0].meta.at === "start", margin = box._fullLayout.margin;
+    const room = (start ? margin.l : margin.r) - 14, gap = SIZE + 2.5, height = yaxis._length;
+    const items = traces.map((t) => ({ t, y: yaxis.d2p(t.y[start ? 0 : t.y.length - 1]) }))
       .filter((i) => Number.isFinite(i.y) && i.y >= -1 && i.y <= height + 1).sort((a, b) => a.y - b.y);
     const places = items.map((i) => i.y);
     if (items.length * gap > height + gap) return [];
@@ -124,37 +126,52 @@
     let limit = height;
     for (let k = places.length - 1; k >= 0; k--, limit -= gap) places[k] = Math.min(places[k], limit);
     return items.map(({ t }, k) => ({
-      xref: "paper", x: 1, yref: "paper", y: 1 - places[k] / height, xanchor: "left", yanchor: "middle", xshift: 6,
+      xref: "paper", x: start ? 0 : 1, xanchor: start ? "right" : "left", xshift: start ? -6 : 6,
+      yref: "paper", y: 1 - places[k] / height, yanchor: "middle",
       text: shortened(t.meta.label, room), showarrow: false, font: { ...font(SIZE), color: t.line.color },
     }));
   }
 
   function markLabels(traces, box, xaxis, yaxis) {
     const points = traces.map((t) => ({ t, x: xaxis.d2p(t.x[0]), y: yaxis.d2p(t.y[0]) }));
-    const taken = points.map((p) => [p.x - 7, p.y - 7, p.x + 7, p.y + 7]);
-    const hits = (a, b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1];
+    const marks = points.map((p) => [p.x - 7, p.y - 7, p.x + 7, p.y + 7]);
+    const lines = [...points.flatMap(errorBar), ...stairs(box.data[0])];
+    const hits = (a) => (b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1];
     const inside = (a) => a[0] >= 0 && a[1] >= 0 && a[2] <= xaxis._length && a[3] <= yaxis._length;
-    const directions = [[1, 0], [-1, 0], [0, -1], [0, 1], [0.8, -0.8], [0.8, 0.8], [-0.8, -0.8], [-0.8, 0.8]];
+    const directions = [[1, 0], [-1, 0], [0.8, 0.8], [0.8, -0.8], [-0.8, -0.8], [-0.8, 0.8], [0, -1], [0, 1]];
+    const spots = [12, 26, 42, 60].flatMap((far) => directions.map(([dx, dy]) => [dx * far, dy * far, far]));
     const result = [];
     points.sort((a, b) => (b.t.meta.front - a.t.meta.front) || (a.y - b.y));
     for (const { t, x, y } of points) {
       const text = shortened(t.meta.label, 150), w = width(text) + 2, h = SIZE + 3;
-      const spots = [12, 26, 42, 60].flatMap((far) => directions.map(([dx, dy]) => [dx * far, dy * far, far]));
-      for (const [dx, dy, far] of spots) {
-        const side = Math.sign(Math.round(dx));
-        const left = x + dx - (side > 0 ? 0 : side < 0 ? w : w / 2), top = y + dy - h / 2;
-        const spot = [left, top, left + w, top + h];
-        if (!inside(spot) || taken.some((other) => hits(spot, other))) continue;
-        taken.push(spot);
-        result.push({
-          x: t.x[0], y: t.y[0], ax: dx, ay: dy, text, font: font(SIZE), borderpad: 0,
-          xanchor: side > 0 ? "left" : side < 0 ? "right" : "center", yanchor: "middle",
-          showarrow: true, arrowhead: 0, arrowwidth: 1, arrowcolor: far > 20 ? property("--muted") : "rgba(0,0,0,0)", standoff: 7,
-        });
-        break;
-      }
+      const places = spots.map(([dx, dy, far]) => {
+        const left = x + dx - (dx > 0 ? 0 : dx < 0 ? w : w / 2), top = y + dy - h / 2;
+        return { dx, dy, far, area: [left, top, left + w, top + h] };
+      }).filter((place) => inside(place.area) && !marks.some(hits(place.area)));
+      // Beside a line is better than on it, and on it better than nowhere.
+      const found = places.find((place) => !lines.some(hits(place.area))) || places[0];
+      if (!found) continue;
+      marks.push(found.area);
+      result.push({
+        x: t.x[0], y: t.y[0], ax: found.dx, ay: found.dy, text, font: font(SIZE), borderpad: 0, standoff: 7,
+        xanchor: found.dx > 0 ? "left" : found.dx < 0 ? "right" : "center", yanchor: "middle", showarrow: true,
+        arrowhead: 0, arrowwidth: 1, arrowcolor: found.far > 20 ? property("--muted") : "rgba(0,0,0,0)",
+      });
     }
     return result;
+
+    function errorBar({ t, x, y }) {
+      if (!t.error_y) return [];
+      const half = Math.abs(yaxis.d2p(t.y[0] + t.error_y.array[0]) - y);
+      return [[x - 3, y - half, x + 3, y + half]];
+    }
+    function stairs(front) {
+      const corners = front.x.map((value, k) => [xaxis.d2p(value), yaxis.d2p(front.y[k])]);
+      return corners.slice(1).flatMap(([x, y], k) => {
+        const [px, py] = corners[k];
+        return [[px, py - 1, x, py + 1], [x - 1, Math.min(y, py), x + 1, Math.max(y, py)]];
+      });
+    }
   }
 
   function drawAll() {
