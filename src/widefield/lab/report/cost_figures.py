@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def _cost_figure(points: Sequence[tuple[Row, float]], cost: Cost) -> Figure:
     if min(value for _, value in points) <= 0:
         ticks, texts = [zero, *ticks], ["0", *texts]
     layout = {
-        "xaxis": axis(cost.meaning, tickvals=ticks, ticktext=texts, range=_padded(list(places.values()), 0.08)),
+        "xaxis": axis(cost.meaning, tickvals=ticks, ticktext=texts, tickangle=0, range=_padded(list(places.values()), 0.08)),
         "yaxis": axis("mIoU, validation", range=_quality_range([row for row, _ in points])),
         "hovermode": "closest",
     }
@@ -97,7 +98,7 @@ def _ticks(values: Sequence[float], cost: Cost) -> tuple[list[float], list[str]]
         places = [2.0**power for power in range(first, last + 1, max(1, round((last - first) / 6)))]
     else:
         places = round_places(low, high)
-    return [math.log10(place) for place in places], [cost.text(place).replace(".00", "") for place in places]
+    return [math.log10(place) for place in places], [re.sub(r"\.0+\b", "", cost.text(place)) for place in places]
 
 
 def _padded(values: Sequence[float], share: float) -> list[float]:

@@ -28,9 +28,10 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def round_places(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten between two positive numbers; over many decades the powers alone."""
+    """Round numbers between two positive ones for a logarithmic axis: fewer a decade, the more decades."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1.0, 2.0, 5.0) if last - first <= 3 else (1.0,)
+    span = last - first
+    factors = (1.0, 2.0, 5.0) if span <= 2 else (1.0, 3.0) if span <= 4 else (1.0,)
     places = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
     return [place for place in places if low / 1.35 <= place <= high * 1.35]
 

@@ -26,12 +26,12 @@ class Cost:
 
 
 COSTS = (
-    Cost("multiply_adds", "Multiply-adds", "multiply-adds (MACs) of the module in one inference", units.count),
+    Cost("multiply_adds", "Multiply-adds", "multiply-adds of the module", units.count),
     Cost("parameters", "Parameters", "parameters of the module", units.count),
-    Cost("activation_memory_forward", "Memory, inference", "peak activation memory, inference", units.memory),
-    Cost("activation_memory_training", "Memory, training", "peak activation memory, training step", units.memory),
-    Cost("latency_forward", "Time, inference", "time of one inference", units.duration),
-    Cost("latency_training", "Time, training", "time of one forward and backward", units.duration),
+    Cost("activation_memory_forward", "Memory, inference", "activation memory, inference", units.memory),
+    Cost("activation_memory_training", "Memory, training", "activation memory, training step", units.memory),
+    Cost("latency_forward", "Time, inference", "time of an inference", units.duration),
+    Cost("latency_training", "Time, training", "time of a training step", units.duration),
 )
 
 

@@ -139,7 +139,8 @@
     const hits = (a) => (b) => a[0] < b[2] && a[2] > b[0] && a[1] < b[3] && a[3] > b[1];
     const inside = (a) => a[0] >= 0 && a[1] >= 0 && a[2] <= xaxis._length && a[3] <= yaxis._length;
     const directions = [[1, 0], [-1, 0], [0.8, 0.8], [0.8, -0.8], [-0.8, -0.8], [-0.8, 0.8], [0, -1], [0, 1]];
-    const spots = [12, 26, 42, 60].flatMap((far) => directions.map(([dx, dy]) => [dx * far, dy * far, far]));
+    // On a narrow plot long leaders would cross each other.
+    const spots = (xaxis._length < 480 ? [12, 24] : [12, 26, 42, 60]).flatMap((far) => directions.map(([dx, dy]) => [dx * far, dy * far, far]));
     const result = [];
     points.sort((a, b) => (b.t.meta.front - a.t.meta.front) || (a.y - b.y));
     for (const { t, x, y } of points) {

@@ -13,7 +13,7 @@ from .cost_figures import with_interval
 from .rows import COSTS, VERDICTS, Row, clear_best
 
 _SIGNS = {"better": "▲", "worse": "▼", "no difference": "=", "cannot tell": "?"}
-# Differences of a class that are smaller than this are not worth a full colour.
+# A class that differs by less than this never takes the full colour, however small all differences are.
 _FULL_COLOUR = 0.1
 
 
@@ -141,17 +141,23 @@ def class_table(rows: Sequence[Row], classes: Sequence[str], baseline: str) -> d
     else:
         columns = [[v for v in column if v is not None] for column in zip(*scores.values(), strict=True)]
         level = [sum(column) / len(column) if column else None for column in columns]
+    changes = {
+        index: [a - b if a is not None and b is not None else 0.0 for a, b in zip(values, level, strict=True)]
+        for index, values in scores.items()
+    }
+    largest = max(abs(change) for values in changes.values() for change in values)
+    full = max(_FULL_COLOUR, -(-largest * 20 // 1) / 20)
     lines = []
     for row in shown:
         cells = []
-        for score, against in zip(scores[row.index], level, strict=True):
-            change = score - against if score is not None and against is not None else 0.0
-            tint = round(100 * min(abs(change) / _FULL_COLOUR, 1.0))
+        for score, change in zip(scores[row.index], changes[row.index], strict=True):
+            tint = round(100 * min(abs(change) / full, 1.0))
             cells.append({"text": units.share(score)[:4] if score is not None else units.DASH,
                           "title": units.share(change, sign=True) if score is not None else "",
                           "tint": tint, "gain": change >= 0})  # fmt: skip
         lines.append({"row": row, "cells": cells, "reference": row is reference})
-    return {"classes": list(classes), "lines": lines, "against": reference.label if reference else "their mean"}
+    return {"classes": list(classes), "lines": lines, "full": f"{full:.2f}",
+            "against": reference.label if reference else "the mean of all"}  # fmt: skip
 
 
 def gradient_table(given: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:

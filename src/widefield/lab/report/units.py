@@ -22,8 +22,10 @@ def digits(value: float) -> str:
     """Three significant digits, without an exponent: 1.05, 10.5, 105."""
     if value == 0:
         return "0"
-    places = max(2 - math.floor(math.log10(abs(value))), 0)
-    return f"{value:.{min(places, 6)}f}"
+    # 0.9996 has its places counted as 1.00.
+    rounded = float(f"{value:.3g}")
+    places = max(2 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{rounded:.{min(places, 6)}f}"
 
 
 def share(value: float | None, *, sign: bool = False) -> str:
