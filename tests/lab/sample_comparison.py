@@ -16,6 +16,7 @@ from numpy.random import Generator, default_rng
 from widefield.data import Scenes
 
 HAMBURGER, NON_LOCAL = "Is Attention Better Than Matrix Decomposition?", "Non-local Neural Networks"
+EMANET = "Expectation-Maximization Attention Networks"
 # name, family, title, paper, year, mIoU, parameters, multiply-adds
 MODULES = (
     ("none", "none", "No context", "baseline", 0, 0.452, 0, 0),
@@ -23,14 +24,14 @@ MODULES = (
     ("hamburger-nmf", "decomposition", HAMBURGER, "arXiv:2109.04553", 2021, 0.712, 12400, 9.2e6),
     ("hamburger-cd", "decomposition", HAMBURGER, "arXiv:2109.04553", 2021, 0.769, 12400, 11.0e6),
     ("hamburger-vq", "decomposition", HAMBURGER, "arXiv:2109.04553", 2021, 0.748, 12400, 10.4e6),
-    ("emau", "decomposition", "Expectation-Maximization Attention Networks", "arXiv:1907.13426", 2019, 0.58, 12288, 8.1e6),
-    ("global-average", "pooling", "ParseNet: Looking Wider to See Better", "arXiv:1506.04579", 2015, 0.503, 8320, 2.4e6),
+    ("emau", "decomposition", EMANET, "arXiv:1907.13426", 2019, 0.58, 12288, 8.1e6),
+    ("global-average", "pooling", "ParseNet", "arXiv:1506.04579", 2015, 0.503, 8320, 2.4e6),
     ("ppm", "pooling", "Pyramid Scene Parsing Network", "arXiv:1612.01105", 2017, 0.512, 41000, 24.0e6),
     ("aspp", "pooling", "Rethinking Atrous Convolution", "arXiv:1706.05587", 2017, 0.447, 152000, 340e6),
     ("danet", "attention", "Dual Attention Network", "arXiv:1809.02983", 2019, 0.742, 60200, 96e6),
     ("danet-pam", "attention", "Dual Attention Network", "arXiv:1809.02983", 2019, 0.739, 5200, 31e6),
     ("danet-cam", "attention", "Dual Attention Network", "arXiv:1809.02983", 2019, 0.49, 1, 4.7e6),
-    ("em-attention", "decomposition", "Expectation-Maximization Attention", "arXiv:1907.13426", 2019, 0.60, 12288, 8.3e6),
+    ("em-attention", "decomposition", EMANET, "arXiv:1907.13426", 2019, 0.60, 12288, 8.3e6),
     ("nonlocal-dot", "attention", NON_LOCAL, "arXiv:1711.07971", 2018, 0.69, 16640, 30.0e6),
     ("nonlocal-gaussian", "attention", NON_LOCAL, "arXiv:1711.07971", 2018, 0.73, 8320, 27.0e6),
     ("nonlocal-concat", "attention", NON_LOCAL, "arXiv:1711.07971", 2018, 0.66, 16704, 33.0e6),
@@ -91,21 +92,23 @@ def sample_comparison(
     name = "a street of shapes" if street else "same-as-cue scenes"
     return {
         "title": f"Context modules on {name}", "created": "2031-05-06T10:11:12+00:00", "version": "0.1.0",
-        "command": f"widefield compare --modules {','.join(row['module'] for row in rows)} --seeds {seeds} --steps {STEPS}",
+        "command": f"widefield compare --modules {','.join(row['module'] for row in rows)} --seeds {seeds}",
         "data": {
             "name": name, "classes": list(classes), "palette": [list(colour) for colour in palette],
             "summary": f"{name}: 4000 training and 400 validation pictures, {len(classes)} classes",
             "problems": ["0016E5_08640.png: broken picture (image file is truncated)"] if street else [],
         },
         "setting": {
-            "backbone": "plain", "weights_note": "trained from scratch", "width": 64, "steps": STEPS, "batch_size": 32,
+            "backbone": "plain", "weights_note": "trained from scratch", "width": 64, "steps": STEPS,
+            "batch_size": 32,
             "seeds": list(range(seeds)), "frozen_backbone": False, "input_size": [48, 48],
-            "feature_shape": [1, 64, 24, 24], "gates": "open at the start", "recipe": {"optimizer": "adamw", "lr": 0.003},
+            "feature_shape": [1, 64, 24, 24], "gates": "open at the start",
+            "recipe": {"optimizer": "adamw", "lr": 0.003},
             "machine": "a made-up machine with two cores", "threads": 2,
         },
         "baseline": "none", "rows": rows, "gradients": _gradients(rng),
-        "verdict": f"Context helps here: {best['module']} reaches {best['mean']:.3f} mIoU, {best['mean'] - rows[0]['mean']:.3f} "
-        f"above none. Pooling to a single vector is not enough.",
+        "verdict": f"Context helps here: {best['module']} reaches {best['mean']:.3f} mIoU, "
+        f"{best['mean'] - rows[0]['mean']:.3f} above none. Pooling to a single vector is not enough.",
     }  # fmt: skip
 
 
@@ -143,7 +146,8 @@ def _row(facts: tuple, rng: Generator, seeds: int, classes: tuple[str, ...]) -> 
         "multiply_adds": int(multiply_adds), "lower_bound": module == "lstm-2d",
         "activation_memory_forward": int(memory), "activation_memory_training": int(3.1 * memory),
         "latency_forward": 2e-4 + multiply_adds * 4e-11, "latency_training": 7e-4 + multiply_adds * 1.3e-10,
-        "seconds": 31 + multiply_adds * 3e-7, "curves": [_curve(seed, value, rng) for seed, value in enumerate(values)],
+        "seconds": 31 + multiply_adds * 3e-7,
+        "curves": [_curve(seed, value, rng) for seed, value in enumerate(values)],
         "evidence": None,
     }  # fmt: skip
 
@@ -193,7 +197,12 @@ def _street(rng: Generator, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _evidence(
-    path: Path, facts: tuple, pictures: list[tuple[np.ndarray, np.ndarray]], classes: int, rng: Generator, mixed: bool
+    path: Path,
+    facts: tuple,
+    pictures: list[tuple[np.ndarray, np.ndarray]],
+    classes: int,
+    rng: Generator,
+    mixed: bool,
 ) -> None:
     module, family, level = facts[0], facts[1], facts[5]
     singular = np.sort(rng.gamma(0.35, 1.0, 64))[::-1].copy() + 1e-3

@@ -95,7 +95,9 @@ def test_pareto_front():
 
 def test_best_is_bold_only_when_its_interval_lies_above_all_others():
     def best(*given: tuple[float, float | None]) -> int | None:
-        rows = read_rows({"rows": [{"module": f"m{i}", "mean": m, "half_width": h} for i, (m, h) in enumerate(given)]})
+        rows = read_rows(
+            {"rows": [{"module": f"m{i}", "mean": m, "half_width": h} for i, (m, h) in enumerate(given)]}
+        )
         return clear_best(rows, lambda row: (row.mean, row.half_width))
 
     assert best((0.7, 0.01), (0.6, 0.02)) == 0
@@ -135,18 +137,20 @@ def test_pictures_hold_what_the_arrays_hold():
     hidden = decoded(label_map(labels, STREET_PALETTE, ignored=labels == 1)).convert("RGBA")
     assert np.asarray(hidden)[0, 1, 3] == 0
     # Without a palette every class still has a colour of its own.
-    assert len(np.unique(np.asarray(decoded(label_map(labels[:1], [])).convert("RGB")).reshape(-1, 3), axis=0)) == 3
+    assert (
+        len(np.unique(np.asarray(decoded(label_map(labels[:1], [])).convert("RGB")).reshape(-1, 3), axis=0)) == 3
+    )
 
 
 def test_heat_grows_with_the_value_and_negatives_are_blue():
-    ramp = np.asarray(decoded(heat_map(np.linspace(0, 2, 64)[None])).convert("L")).astype(int)[0]
+    ramp = np.asarray(decoded(heat_map(np.linspace(0, 2, 64)[None])).convert("RGBA").convert("L")).astype(int)[0]
     assert (np.diff(ramp) >= 0).all()
     assert ramp[0] < 10
     assert ramp[-1] > 240
-    signed = np.asarray(decoded(heat_map(np.array([[-1.0, 0.0, 1.0]]))).convert("RGB")).astype(int)[0]
+    signed = np.asarray(decoded(heat_map(np.array([[-1.0, 0.0, 1.0]]))).convert("RGBA")).astype(int)[0]
     assert signed[0, 2] > signed[0, 0] + 50
-    assert signed[1].max() < 20
-    assert np.asarray(decoded(heat_map(np.zeros((2, 2)))).convert("L")).max() < 10
+    assert signed[1, :3].max() < 20
+    assert np.asarray(decoded(heat_map(np.zeros((2, 2)))).convert("RGBA").convert("L")).max() < 10
 
 
 def test_large_photographs_are_reduced():
@@ -161,8 +165,8 @@ def test_figures_are_valid_plotly(sample):
     evidence = {row.index: read_evidence(out, row.source["evidence"]) for row in rows if row.source["evidence"]}
     figures = cost_figures(rows) | curve_figures(rows, {0, 1}) | spectrum_figures(rows, evidence, {0, 1})
     assert set(figures) == {
-        "multiply_adds", "parameters", "activation_memory_forward", "activation_memory_training", "latency_forward",
-        "latency_training", "loss", "miou", "energy", "rank",
+        "multiply_adds", "parameters", "activation_memory_forward", "activation_memory_training",
+        "latency_forward", "latency_training", "loss", "miou", "energy", "rank",
     }  # fmt: skip
     for figure in figures.values():
         text = re.sub(r'"--[\w-]+"', '"#123456"', json.dumps(figure, allow_nan=False))
@@ -181,6 +185,7 @@ def test_spectra_are_the_energies_of_the_singular_values(sample):
     out, summary, _ = sample
     found = read_evidence(out, summary["rows"][1]["evidence"])
     values = np.load(out / summary["rows"][1]["evidence"])["spectrum_after"]
+    assert found.after is not None
     np.testing.assert_allclose(found.after, np.cumsum(values**2) / np.sum(values**2))
     weights = values / values.sum()
     assert found.rank_after == pytest.approx(np.exp(-np.sum(weights * np.log(weights))))
@@ -255,7 +260,9 @@ def test_holes_do_not_break_the_page(tmp_path):
     json.loads(page.scripts[0], parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize("summary", [{}, {"rows": []}, {"rows": [{"module": "none"}], "data": None, "setting": None}])
+@pytest.mark.parametrize(
+    "summary", [{}, {"rows": []}, {"rows": [{"module": "none"}], "data": None, "setting": None}]
+)
 def test_an_almost_empty_summary_is_a_page(summary, tmp_path):
     page = Page(write_report(summary, tmp_path / "new").read_text(encoding="utf-8"))
     assert "Which module segments best" in page.text
@@ -275,7 +282,7 @@ def test_damaged_evidence_is_named_and_the_rest_is_shown(tmp_path):
     paths[0].write_bytes(paths[0].read_bytes()[:900])
     paths[1].unlink()
     arrays = dict(np.load(paths[2])) | {"sees": np.ones((1, 4), np.float32)}
-    np.savez(paths[2], **arrays)
+    np.savez(paths[2], **arrays)  # type: ignore[arg-type]
     summary["rows"][3]["evidence"] = "../elsewhere.npz"
     page = Page(write_report(summary, tmp_path).read_text(encoding="utf-8"))
     for reason in ("none/evidence.npz: damaged", "nonlocal/evidence.npz: no such file", "outside of the folder",
@@ -350,7 +357,10 @@ def test_leaders_and_baseline_are_shown_of_many(tmp_path):
 
 def test_a_module_in_two_gradients_is_told_apart():
     given = [{"module": "hamburger-nmf", "gradient": g, "mean": 0.5} for g in ("one_step", "unrolled")]
-    assert [row.label for row in read_rows({"rows": given})] == ["hamburger-nmf (one_step)", "hamburger-nmf (unrolled)"]
+    assert [row.label for row in read_rows({"rows": given})] == [
+        "hamburger-nmf (one_step)",
+        "hamburger-nmf (unrolled)",
+    ]
 
 
 # In a browser.
@@ -405,6 +415,8 @@ def test_desktop(browser, sample):
     assert page.locator(".plot-box").count() == 5
     assert page.locator("#plot-cost .scatterlayer .trace").count() == 9
     assert page.locator("#plot-cost .annotation-text").count() == 8
+    buttons = page.eval_on_selector_all("#plot-cost .modebar-btn", "all => all.map(b => b.dataset.title)")
+    assert buttons == ["Download plot as a PNG", "Zoom", "Pan", "Reset axes"]
     # Sorted by mIoU as it comes; the failed row, without one, last.
     values = column(page, 1)
     assert values[-1] == ""
@@ -449,7 +461,9 @@ def test_phone(browser, tmp_path, modules):
     )
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.body.scrollWidth") <= 390
-    widths = page.eval_on_selector_all(".plot-box .main-svg", "all => all.map(svg => svg.getBoundingClientRect().right)")
+    widths = page.eval_on_selector_all(
+        ".plot-box .main-svg", "all => all.map(svg => svg.getBoundingClientRect().right)"
+    )
     assert widths
     assert max(widths) <= 390
     assert wrong == []

@@ -6,7 +6,8 @@
 Paper   Rethinking Atrous Convolution for Semantic Image Segmentation, 2017, arXiv:1706.05587 (DeepLabv3).
 Facts   cost n c d (1 + 9 rates) and n d^2 (rates + 2); output of `out_channels`, without residual. The dilated
         branches see far, only the pooled one sees everything.
-Differs the mean is broadcast, where torchvision interpolates a 1x1 map. Taps that see padding only are skipped.
+Differs the mean is broadcast, where torchvision interpolates a 1x1 map. Taps that see padding only are skipped. It
+        computes in float32 under autocast: the gradient of two batch norms on faint features overflows float16.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from widefield.core import layout
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
+from widefield.core.numerics import float32_island, widen
 from widefield.core.registry import register
 from widefield.pooling.branch import DilatedBranch, PointwiseBranch, taps
 
@@ -75,15 +78,15 @@ class ASPP(Context):
         self.fuse = PointwiseBranch((len(rates) + 2) * out_channels, out_channels, norm=norm)
         self.to(device=device, dtype=dtype)
 
-    def context(self, x: Tensor) -> Tensor:
-        """All branches, `(b, (rates + 2) out_channels, *space)`."""
-        # Nothing here accumulates over positions but the mean, which torch sums in float32: autocast may apply.
-        mean = self.pooled(x.mean(tuple(range(2, x.dim())), keepdim=True))
+    def mix(self, tokens: Tensor, space: Space) -> Tensor:
+        x = layout.to_map(tokens, space)
+        mean = self.pooled(tokens.mean(-1).unflatten(-1, (self.channels, *(1,) * len(space))))
         views = [self.pointwise(x), *(branch(x) for branch in self.dilated)]
-        return torch.cat([*views, mean.expand_as(views[0])], 1)
+        return torch.cat([*views, mean.expand_as(views[0])], 1).flatten(2)
 
     def leave(self, context: Tensor) -> Tensor:
-        return F.dropout(self.fuse(context), self.dropout, self.training)
+        with float32_island(context):
+            return F.dropout(self.fuse(widen(context)), self.dropout, self.training)
 
     def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return y

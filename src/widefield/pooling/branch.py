@@ -49,7 +49,7 @@ class DilatedBranch(nn.Module):
         self.norm = make_norm(norm, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, padding = self.weight, [self.rate] * (x.dim() - 2)
+        weight, padding = self.weight.to(x.dtype), [self.rate] * (x.dim() - 2)
         if not torch.compiler.is_compiling():
             for axis in range(2, x.dim()):
                 if taps(self.rate, x.shape[axis]) == 1:

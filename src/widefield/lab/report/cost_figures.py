@@ -57,13 +57,14 @@ def _cost_figure(points: Sequence[tuple[Row, float]], cost: Cost) -> Figure:
     for row, _ in points:
         front_mark = row.index in on_front
         trace: dict[str, Any] = {
-            "type": "scatter", "mode": "markers", "name": safe(row.label), "x": [places[row.index]], "y": [row.mean],
-            "meta": {"label": safe(row.label), "front": front_mark},
+            "type": "scatter", "mode": "markers", "name": safe(row.short),
+            "x": [places[row.index]], "y": [row.mean],
+            "meta": {"label": safe(row.short), "front": front_mark},
             "marker": {
                 "color": row.colour if front_mark else "--surface", "size": 12 if front_mark else 10,
                 "line": {"color": row.colour, "width": 2},
             },
-            "hovertemplate": f"<b>{safe(row.label)}</b><br>mIoU {with_interval(row.mean, row.half_width)}<br>"
+            "hovertemplate": f"<b>{safe(row.short)}</b><br>mIoU {with_interval(row.mean, row.half_width)}<br>"
             f"{cost.name}: {row.cost_text(cost)}<extra></extra>",
         }  # fmt: skip
         if row.half_width is not None:
@@ -75,7 +76,14 @@ def _cost_figure(points: Sequence[tuple[Row, float]], cost: Cost) -> Figure:
     if min(value for _, value in points) <= 0:
         ticks, texts = [zero, *ticks], ["0", *texts]
     layout = {
-        "xaxis": axis(cost.meaning, tickvals=ticks, ticktext=texts, tickangle=0, range=_padded(list(places.values()), 0.08)),
+        "xaxis": axis(
+            cost.meaning,
+            tickvals=ticks,
+            ticktext=texts,
+            tickangle=0,
+            zeroline=False,
+            range=_padded(list(places.values()), 0.08),
+        ),
         "yaxis": axis("mIoU, validation", range=_quality_range([row for row, _ in points])),
         "hovermode": "closest",
     }

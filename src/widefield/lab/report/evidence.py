@@ -119,7 +119,8 @@ def _example(arrays: Mapping[str, np.ndarray], index: int) -> Example:
         raise EvidenceError(f"image {index} must be (3, h, w) uint8, got {_shape(image)}")
     if label is None or prediction is None or label.ndim != 2 or label.shape != prediction.shape:
         raise EvidenceError(
-            f"label and prediction {index} must be (h, w), both alike, got {_shape(label)} and {_shape(prediction)}"
+            f"label and prediction {index} must be (h, w), both alike, "
+            f"got {_shape(label)} and {_shape(prediction)}"
         )
     if 0 in (*image.shape, *label.shape):
         raise EvidenceError(f"image or label {index} is empty")

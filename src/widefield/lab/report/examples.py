@@ -46,8 +46,8 @@ def _grouped(rows_evidence: Mapping[int, Evidence]) -> list[list[tuple[int, Exam
     groups: dict[bytes, list[tuple[int, Example]]] = {}
     for index, evidence in rows_evidence.items():
         for example in evidence.examples:
-            content = hashlib.sha256(np.ascontiguousarray(example.image)).digest()
-            content += hashlib.sha256(np.ascontiguousarray(example.label)).digest()
+            content = hashlib.sha256(example.image.tobytes()).digest()
+            content += hashlib.sha256(example.label.tobytes()).digest()
             groups.setdefault(content, []).append((index, example))
     return list(groups.values())
 

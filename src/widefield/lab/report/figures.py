@@ -41,9 +41,10 @@ def curve_figures(rows: Sequence[Row], shown: set[int]) -> dict[str, Figure]:
 
 
 def _values_axis(traces: Sequence[dict[str, Any]], scale: str) -> dict[str, Any]:
-    if scale == "linear":
-        return axis("")
     values = [value for trace in traces for value in trace["y"]]
+    if scale == "linear":
+        pad = max(0.06 * (max(values) - min(values)), 0.01)
+        return axis("", range=[min(values) - pad, max(values) + pad])
     places = round_places(min(values), max(values))
     return axis("", type="log", tickvals=places, ticktext=[f"{place:g}" for place in places])
 
@@ -60,7 +61,9 @@ def _curve(curve: Mapping[str, Any], steps_key: str, values_key: str) -> tuple[n
     return mean[:, 0], mean[:, 1]
 
 
-def _curve_traces(row: Row, curves: Sequence[tuple[np.ndarray, np.ndarray]], visible: bool, dash: str) -> list[dict[str, Any]]:
+def _curve_traces(
+    row: Row, curves: Sequence[tuple[np.ndarray, np.ndarray]], visible: bool, dash: str
+) -> list[dict[str, Any]]:
     if not curves:
         return []
     # The mean is drawn where every seed has been; a run that stopped early must not bend it.
@@ -70,7 +73,7 @@ def _curve_traces(row: Row, curves: Sequence[tuple[np.ndarray, np.ndarray]], vis
     mean = np.mean([np.interp(grid, x, y) for x, y in curves], axis=0)
     faint = [_line(row, x, y, {"color": row.colour, "width": 1}, visible, opacity=0.28) for x, y in curves]
     strong = _line(row, grid, mean, {"color": row.colour, "width": 2.2, "dash": dash}, visible, labelled=True)
-    strong["hovertemplate"] = f"<b>{safe(row.label)}</b><br>step %{{x:.0f}}: %{{y:.3f}}<extra></extra>"
+    strong["hovertemplate"] = f"<b>{safe(row.short)}</b><br>step %{{x:.0f}}: %{{y:.3f}}<extra></extra>"
     return [*(faint if len(curves) > 1 else []), strong]
 
 
@@ -80,9 +83,10 @@ def _line(
 ) -> dict[str, Any]:  # fmt: skip
     meta: dict[str, Any] = {"module": row.index}
     if labelled:
-        meta["label"] = safe(row.label)
+        meta["label"] = safe(row.short)
     trace: dict[str, Any] = {
-        "type": "scatter", "mode": "lines", "name": safe(row.label), "visible": visible, "line": line, "meta": meta,
+        "type": "scatter", "mode": "lines", "name": safe(row.short), "visible": visible,
+        "line": line, "meta": meta,
         "x": [float(f"{value:.6g}") for value in x], "y": [float(f"{value:.5g}") for value in y],
     }  # fmt: skip
     if not labelled:
@@ -108,7 +112,7 @@ def spectrum_figures(rows: Sequence[Row], evidence: Mapping[int, Evidence], show
             # All curves end at 1, so the names stand where they begin.
             trace["meta"]["at"] = "start"
             trace["hovertemplate"] = (
-                f"<b>{safe(row.label)}</b>, {side}<br>first %{{x}} hold %{{y:.1%}} of the energy<extra></extra>"
+                f"<b>{safe(row.short)}</b>, {side}<br>first %{{x}} hold %{{y:.1%}} of the energy<extra></extra>"
             )
             traces.append(trace)
         if found.rank_before is not None and found.rank_after is not None:
@@ -116,7 +120,9 @@ def spectrum_figures(rows: Sequence[Row], evidence: Mapping[int, Evidence], show
     figures = {}
     if traces:
         places = round_places(1, max(trace["x"][-1] for trace in traces))
-        x = axis("number of singular values", type="log", tickvals=places, ticktext=[f"{place:g}" for place in places])
+        x = axis(
+            "number of singular values", type="log", tickvals=places, ticktext=[f"{place:g}" for place in places]
+        )
         y = axis("", tickformat=".0%", range=[0, 1.03], side="right")
         figures["energy"] = {"data": traces, "layout": {"xaxis": x, "yaxis": y, "hovermode": "closest"}}
     if ranks:
@@ -129,16 +135,17 @@ def _rank_figure(ranks: Sequence[tuple[Row, float, float]]) -> Figure:
     traces = []
     for place, (row, before, after) in enumerate(ranks):
         traces.append({
-            "type": "scatter", "mode": "lines+markers", "name": safe(row.label), "x": [before, after], "y": [place, place],
+            "type": "scatter", "mode": "lines+markers", "name": safe(row.short),
+            "x": [before, after], "y": [place, place],
             "line": {"color": row.colour, "width": 2},
             "marker": {
                 "color": ["--surface", row.colour], "size": [9, 11], "opacity": 1,
                 "line": {"color": row.colour, "width": 2},
             },
-            "hovertemplate": f"<b>{safe(row.label)}</b><br>{before:.1f} before, {after:.1f} after<extra></extra>",
+            "hovertemplate": f"<b>{safe(row.short)}</b><br>{before:.1f} before, {after:.1f} after<extra></extra>",
         })  # fmt: skip
     y = axis(
-        "", tickvals=list(range(len(ranks))), ticktext=[safe(row.label) for row, _, _ in ranks],
+        "", tickvals=list(range(len(ranks))), ticktext=[safe(row.short) for row, _, _ in ranks],
         range=[len(ranks) - 0.4, -0.6], showgrid=False, zeroline=False,
     )  # fmt: skip
     layout = {

@@ -154,7 +154,9 @@ _SETTING = {
 
 def _setting(setting: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each line; unknown keys keep their name and come last."""
-    setting = {key: _size(value) if key in ("input_size", "feature_shape") else value for key, value in setting.items()}
+    setting = {
+        key: _size(value) if key in ("input_size", "feature_shape") else value for key, value in setting.items()
+    }
     known = [(name, setting[key]) for key, name in _SETTING.items() if setting.get(key) is not None]
     other = [(key, value) for key, value in setting.items() if key not in _SETTING and value is not None]
     return [(str(name), value if isinstance(value, str) else _plain(value)) for name, value in known + other]

@@ -2,8 +2,9 @@
 """What all figures share. A figure is plotly's JSON as a plain dict.
 
 A colour is the name of a style property of the page (`--m3`), which the page's script replaces by its value, so
-that figures follow the light and the dark scheme. A trace that belongs to a module carries `meta: {"module": index}`;
-the script shows the chosen modules only. `meta.label` is written beside the trace, where there is room.
+that figures follow the light and the dark scheme. A trace that belongs to a module carries its index as
+`meta.module`; the script shows the chosen modules only. `meta.label` is written beside the trace, where there is
+room.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any
 from widefield.core.extras import require
 
 Figure = dict[str, Any]
+_FACTORS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))
+# Beyond the data by so much, a tick still lies on the axis.
+_SLACK = 1.35
 
 
 def safe(text: str) -> str:
@@ -28,12 +32,15 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def round_places(low: float, high: float) -> list[float]:
-    """Round numbers between two positive ones for a logarithmic axis: fewer a decade, the more decades."""
+    """Round numbers between two positive ones for a logarithmic axis: the coarsest choice that gives four."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    span = last - first
-    factors = (1.0, 2.0, 5.0) if span <= 2 else (1.0, 3.0) if span <= 4 else (1.0,)
-    places = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    return [place for place in places if low / 1.35 <= place <= high * 1.35]
+    places: list[float] = []
+    for factors in _FACTORS:
+        every = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+        places = [place for place in every if low / _SLACK <= place <= high * _SLACK]
+        if len(places) >= 4:
+            break
+    return places
 
 
 def library() -> str:

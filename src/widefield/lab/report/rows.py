@@ -76,6 +76,11 @@ class Row:
         return self.status == "finished" and self.mean is not None
 
     @property
+    def short(self) -> str:
+        """The label where room is scarce: `hamburger-nmf codes_only` for `hamburger-nmf+gradient=codes_only`."""
+        return self.label.replace("+gradient=", " ").replace("+", " ")
+
+    @property
     def colour(self) -> str:
         """The style property that holds the module's colour."""
         return f"--m{self.index}"
@@ -145,7 +150,9 @@ def clear_best(rows: Sequence[Row], value: Callable[[Row], tuple[float | None, f
         value: mean and half width of a row.
     """
     known = [(row.index, *value(row)) for row in rows if row.finished]
-    spans = [(mean - half, mean + half, index) for index, mean, half in known if mean is not None and half is not None]
+    spans = [
+        (mean - half, mean + half, index) for index, mean, half in known if mean is not None and half is not None
+    ]
     # A row without an interval could be anywhere, so nothing is known to lie above it.
     if len(spans) < 2 or len(spans) < len(known):
         return None

@@ -77,8 +77,9 @@
 
   async function draw(box) {
     const { data: traces, layout } = drawn(box);
-    const config = { displaylogo: false, responsive: false, displayModeBar: coarse ? false : "hover",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+    // The buttons are named one by one: plotly's own choice has one that uploads the chart.
+    const config = { displaylogo: false, responsive: false, displayModeBar: coarse ? false : "hover", plotlyServerURL: "",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
     await Plotly.react(box, traces, layout, config);
     await label(box);
     if (!box.dataset.watched) {
@@ -109,19 +110,28 @@
   }
   function shortened(text, room) {
     if (width(text) <= room) return text;
-    let letters = [...plain(text)];
-    const escaped = () => letters.join("").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;") + "…";
-    while (letters.length > 3 && width(escaped()) > room) letters.pop();
-    return escaped();
+    // Names that begin alike often differ at their end, so the middle goes.
+    const letters = [...plain(text)];
+    const escaped = (part) => part.join("").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+    for (let kept = letters.length - 1; kept > 3; kept--) {
+      const head = Math.ceil(kept / 2);
+      const short = escaped(letters.slice(0, head)) + "…" + escaped(letters.slice(letters.length - (kept - head)));
+      if (width(short) <= room) return short;
+    }
+    return escaped(letters.slice(0, 3)) + "…";
   }
 
   function endLabels(traces, yaxis, box) {
     const start = traces[0].meta.at === "start", margin = box._fullLayout.margin;
     const room = (start ? margin.l : margin.r) - 14, gap = SIZE + 2.5, height = yaxis._length;
-    const items = traces.map((t) => ({ t, y: yaxis.d2p(t.y[start ? 0 : t.y.length - 1]) }))
+    let items = traces.map((t) => ({ t, y: yaxis.d2p(t.y[start ? 0 : t.y.length - 1]) }))
       .filter((i) => Number.isFinite(i.y) && i.y >= -1 && i.y <= height + 1).sort((a, b) => a.y - b.y);
+    // Too many for all: those that need not be moved.
+    if (items.length * gap > height + gap) {
+      let free = -Infinity;
+      items = items.filter((i) => i.y >= free && (free = i.y + gap));
+    }
     const places = items.map((i) => i.y);
-    if (items.length * gap > height + gap) return [];
     for (let k = 1; k < places.length; k++) places[k] = Math.max(places[k], places[k - 1] + gap);
     let limit = height;
     for (let k = places.length - 1; k >= 0; k--, limit -= gap) places[k] = Math.min(places[k], limit);

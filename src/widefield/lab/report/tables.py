@@ -91,7 +91,8 @@ def main_table(rows: Sequence[Row], baseline: str) -> dict[str, Any]:
         "failed": sum(row.status == "failed" for row in rows),
         "unfinished": sum(row.status == "unfinished" for row in rows),
         "has_best": best is not None,
-        "one_seed": any(row.finished for row in rows) and all(row.half_width is None for row in rows if row.finished),
+        "one_seed": any(row.finished for row in rows)
+        and all(row.half_width is None for row in rows if row.finished),
     }
 
 
@@ -121,7 +122,7 @@ def _line(row: Row, scale: Scale, best: bool, best_accuracy: bool, is_reference:
         "difference": difference,
         "costs": [Cell(row.cost_text(cost), row.costs[cost.key]) for cost in COSTS],
         "seconds": Cell(units.duration(seconds), seconds),
-        "error": str(row.source.get("error") or "no reason was recorded") if row.status == "failed" else None,
+        "error": str(row.source.get("error") or "no reason was recorded") if row.status != "finished" else None,
         "total": units.count(units.finite(row.source.get("parameters_total"))),
     }
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FR-02, "mixed precision breaks the mathematics, not the speed"."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from registry import NAMES, build, relative
+
+TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def rand(*shape: int, times: float) -> torch.Tensor:
+    return times * torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def check(name: str, x: torch.Tensor, dtype: torch.dtype, *, train: bool) -> None:
+    module, reference = (build(name, x.shape[1], dropout=0.0).train(train) for _ in range(2))
+    expected = reference(x)
+    x = x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=dtype):
+        y = module(x)
+        context = module.context(x)
+    assert relative(y, expected) <= TOLERANCE[dtype]
+    assert torch.equal(context, reference.context(x)), "the context leaves the float32 region"
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.isfinite(x.grad).all()
+    for parameter, value in module.named_parameters():
+        assert value.grad is None or torch.isfinite(value.grad).all(), parameter
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["f16", "bf16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_fr02_a_autocast(name: str, dtype: torch.dtype) -> None:
+    for s in (1e-4, 1.0, 30.0, 300.0):
+        check(name, rand(1, 16, 64, 64, times=s), dtype, train=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fr02_a_autocast_in_training(name: str) -> None:
+    for s in (1e-4, 300.0):
+        check(name, rand(1, 16, 64, 64, times=s), torch.float16, train=True)
+
+
+@pytest.mark.parametrize("name", ["danet-cam", "danet"])
+def test_fr02_b_channel_affinity(name: str) -> None:
+    module = build(name, 8).eval()
+    x = rand(1, 8, 128, 128, times=4).half()
+    expected = module(x.float())
+    with torch.autocast("cpu", dtype=torch.float16):
+        y = module(x)
+    assert torch.isfinite(y).all()
+    assert relative(y, expected) <= 1e-2
+    matrix = widefield_matrix(x)
+    torch.testing.assert_close(matrix.sum(-1), torch.ones(1, 8))
+
+
+def widefield_matrix(x: torch.Tensor) -> torch.Tensor:
+    from widefield.attention import channel_matrix
+
+    return channel_matrix(x.float().flatten(2))
