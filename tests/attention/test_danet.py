@@ -97,7 +97,7 @@ def test_gradcheck(name: str) -> None:
     def forward(x: Tensor, *_: Tensor) -> Tensor:
         return module(x)
 
-    assert torch.autograd.gradcheck(forward, (x.requires_grad_(), *module.parameters()))
+    assert torch.autograd.gradcheck(forward, (x.requires_grad_(), *module.parameters()), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -127,10 +127,14 @@ def test_matrix_rows_sum_to_one_and_can_be_chosen() -> None:
     torch.testing.assert_close(attention_matrix(q, k, rows=rows, scale=0.5), full[:, rows])
 
 
-def test_padding_for_fused_kernels_changes_nothing() -> None:
-    q, k, _ = qkv(1, d=3, e=1, n=10, m=7)
-    torch.testing.assert_close(sdpa._padded(q).mT @ sdpa._padded(k), q.mT @ k)
-    assert sdpa._padded(q).shape[-2] == 8
+@pytest.mark.parametrize("batch", [(2,), (2, 3)])
+def test_fused_path_of_accelerators_and_graphs(batch: tuple[int, ...]) -> None:
+    q, k, v = qkv(*batch, d=3, e=5, n=10, m=7)
+    np.testing.assert_allclose(sdpa._fused(q, k, v).detach().numpy(), oracle(q, k, v), atol=1e-13)
+    padded = [sdpa._padded(x) for x in (q, k, v)]
+    assert all(x.shape[-2] == 8 for x in padded)
+    found = sdpa._fused(*padded)
+    np.testing.assert_allclose(found[..., :5, :].detach().numpy(), oracle(q, k, v), atol=1e-13)
 
 
 @pytest.mark.parametrize(("n", "m"), [(6, 5), (2100, 2049)])

@@ -27,6 +27,7 @@ from widefield.lab.report.evidence import EvidenceError, read_evidence
 from widefield.lab.report.examples import example_views
 from widefield.lab.report.figures import curve_figures, spectrum_figures
 from widefield.lab.report.images import heat_map, label_map, photo
+from widefield.lab.report.plot import round_places
 from widefield.lab.report.rows import clear_best, read_rows, shown_at_first
 from widefield.lab.report.tables import class_table, scale_of
 from widefield.lab.report.units import count, duration, memory, share
@@ -91,6 +92,13 @@ def test_pareto_front():
     points = [(5.0, 0.7), (0.0, 0.4), (6.0, 0.6), (0.0, 0.3), (9.0, 0.9)]
     assert pareto_front(points) == [1, 0, 4]
     assert pareto_front([(1.0, 0.5), (1.0, 0.5)]) == [0, 1]
+
+
+def test_round_places_of_a_logarithmic_axis():
+    assert round_places(2.4e6, 3.4e8) == pytest.approx([3e6, 1e7, 3e7, 1e8, 3e8])
+    assert round_places(1, 64) == pytest.approx([1, 3, 10, 30])
+    assert round_places(7.01, 7.02) == [7.01, 7.02]
+    assert len(round_places(1e-6, 1e6)) == 13
 
 
 def test_best_is_bold_only_when_its_interval_lies_above_all_others():

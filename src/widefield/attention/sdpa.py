@@ -67,13 +67,13 @@ def _dispatch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    if q.device.type != "cuda":
-        return F.scaled_dot_product_attention(q.mT, k.mT, v.mT, scale=1.0).mT
-    # CUDA's kernels want heads, and widths in multiples of 8; anything else falls back to the written-out form.
-    shape = v.shape[:-1]
-    q, k, v = (_padded(x if x.dim() == 4 else x.unsqueeze(1)).mT for x in (q, k, v))
-    out = F.scaled_dot_product_attention(q, k, v, scale=1.0).mT
-    return out[..., : shape[-1], :].reshape(*shape, -1)
+    heads, width = v.dim() == 4, v.shape[-2]
+    # ONNX wants heads. CUDA's kernels want widths in multiples of 8; anything else falls back to the whole map.
+    q, k, v = (x if heads else x.unsqueeze(1) for x in (q, k, v))
+    if q.device.type == "cuda":
+        q, k, v = _padded(q), _padded(k), _padded(v)
+    out = F.scaled_dot_product_attention(q.mT, k.mT, v.mT, scale=1.0).mT[..., :width, :]
+    return out if heads else out.squeeze(1)
 
 
 def _padded(x: Tensor) -> Tensor:

@@ -17,13 +17,16 @@ from widefield.core.pointwise import Pointwise
 class Context(nn.Module):
     """`(b, channels, *space) -> (b, out_channels, *space)` with one to three spatial dimensions of any size.
 
-        context = mix(enter(x))            in float32 at least, autocast off
-        y       = merge(x, leave(context))
+        context = mix(enter(x))
+        y       = merge(x, leave(context))         both in float32 at least, autocast off
 
     The base owns reshaping, memory layout, the float32 island and the checks. A module writes `mix` (the
     mathematics on positions), `operator` (its dense matrix, or a refusal) and `mixing_cost`; and, where its
     paper has them, `enter` (projections in), `leave` (projection and norm out) and `merge` (the residual).
     The output has the dtype and the memory layout of the input, and never shares memory with it.
+
+    The way out is inside the island too: a context varies little over positions and a norm enlarges what
+    varies, rounding to half included; and the gradient of its weights sums over all positions.
 
     Attributes:
         channels: of the input.
@@ -42,7 +45,8 @@ class Context(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        y = self.merge(x, self.leave(self.context(x)))
+        with float32_island(x):
+            y = self.merge(x, self.leave(self.context(x)))
         return layout.like(y.to(x.dtype), x)
 
     def context(self, x: Tensor) -> Tensor:

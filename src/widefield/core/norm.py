@@ -41,9 +41,18 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class GroupNorm(nn.GroupNorm):
-    """`torch.nn.GroupNorm` that, as `BatchNorm` here, takes the float32 context of a half-precision module."""
+    """`torch.nn.GroupNorm` that, as `BatchNorm` here, takes the float32 context of a half-precision module.
+
+    Raises:
+        ValueError: a group has one value only, on a map of one position.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.num_channels == self.num_groups and input[0, 0].numel() == 1:
+            raise ValueError(
+                f"GroupNorm with {self.num_groups} groups of one channel has one value a group on a map of one "
+                f"position (the shape {tuple(input.shape)}); take fewer groups, norm='batch' or norm='none'"
+            )
         return super().forward(_in_dtype_of(self.weight, input))
 
 
@@ -52,7 +61,7 @@ def _in_dtype_of(weight: Tensor | None, x: Tensor) -> Tensor:
 
 
 def _group(channels: int) -> nn.Module:
-    groups = next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0)
+    groups = next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0 and (channels > g or g == 1))
     return GroupNorm(groups, channels)
 
 
@@ -68,8 +77,8 @@ def make_norm(norm: NormName, channels: int) -> nn.Module:
     """A norm over `channels`.
 
     Args:
-        norm: "batch", "group" (32 groups, or the largest power of two that divides), "layer" (over channels
-            and positions), "none", or any callable from channels to a module.
+        norm: "batch", "group" (32 groups, or the largest power of two that leaves two channels a group),
+            "layer" (over channels and positions), "none", or any callable from channels to a module.
         channels: how many.
 
     Raises:

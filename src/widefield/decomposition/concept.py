@@ -36,7 +36,11 @@ class Directed(NamedTuple):
 
 
 def directed(x: Tensor) -> Directed:
-    """x, `(b, c, n)`, with its inverse lengths."""
+    """x, `(b, c, n)`, with its inverse lengths.
+
+    In one memory layout: a low temperature enlarges the last bit in which products of two layouts differ.
+    """
+    x = x.contiguous()
     norm = torch.linalg.vector_norm(x, dim=1)
     alive = norm > tiny(x.dtype)
     return Directed(x, torch.where(alive, 1 / torch.where(alive, norm, 1.0), 0.0)[..., None])

@@ -6,8 +6,7 @@
 Paper   Rethinking Atrous Convolution for Semantic Image Segmentation, 2017, arXiv:1706.05587 (DeepLabv3).
 Facts   cost n c d (1 + 9 rates) and n d^2 (rates + 2); output of `out_channels`, without residual. The dilated
         branches see far, only the pooled one sees everything.
-Differs the mean is broadcast, where torchvision interpolates a 1x1 map. Taps that see padding only are skipped. It
-        computes in float32 under autocast: the gradient of two batch norms on faint features overflows float16.
+Differs the mean is broadcast, where torchvision interpolates a 1x1 map. Taps that see padding only are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
-from widefield.core.numerics import float32_island, widen
 from widefield.core.registry import register
 from widefield.pooling.branch import DilatedBranch, PointwiseBranch, taps
 
@@ -85,8 +83,7 @@ class ASPP(Context):
         return torch.cat([*views, mean.expand_as(views[0])], 1).flatten(2)
 
     def leave(self, context: Tensor) -> Tensor:
-        with float32_island(context):
-            return F.dropout(self.fuse(widen(context)), self.dropout, self.training)
+        return F.dropout(self.fuse(context), self.dropout, self.training)
 
     def merge(self, x: Tensor, y: Tensor) -> Tensor:
         return y

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import units
-from .plot import Figure, axis, round_places, safe
+from .plot import PADDING, Figure, axis, round_places, safe
 from .rows import COSTS, Cost, Row
 
 # In decades: a cost of zero stands this far left of the smallest.
@@ -82,7 +82,7 @@ def _cost_figure(points: Sequence[tuple[Row, float]], cost: Cost) -> Figure:
             ticktext=texts,
             tickangle=0,
             zeroline=False,
-            range=_padded(list(places.values()), 0.08),
+            range=_padded(list(places.values()), PADDING),
         ),
         "yaxis": axis("mIoU, validation", range=_quality_range([row for row, _ in points])),
         "hovermode": "closest",

@@ -42,7 +42,7 @@ def curve_figures(rows: Sequence[Row], shown: set[int]) -> dict[str, Figure]:
 
 def _values_axis(traces: Sequence[dict[str, Any]], scale: str) -> dict[str, Any]:
     values = [value for trace in traces for value in trace["y"]]
-    if scale == "linear":
+    if scale == "linear" or max(values) < 2 * min(values):
         pad = max(0.06 * (max(values) - min(values)), 0.01)
         return axis("", range=[min(values) - pad, max(values) + pad])
     places = round_places(min(values), max(values))

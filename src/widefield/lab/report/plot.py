@@ -17,8 +17,8 @@ from widefield.core.extras import require
 
 Figure = dict[str, Any]
 _FACTORS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))
-# Beyond the data by so much, a tick still lies on the axis.
-_SLACK = 1.35
+# An axis reaches beyond the data by this part of their span.
+PADDING = 0.08
 
 
 def safe(text: str) -> str:
@@ -34,13 +34,15 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 def round_places(low: float, high: float) -> list[float]:
     """Round numbers between two positive ones for a logarithmic axis: the coarsest choice that gives four."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    slack = (high / low) ** PADDING
     places: list[float] = []
     for factors in _FACTORS:
         every = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-        places = [place for place in every if low / _SLACK <= place <= high * _SLACK]
+        places = [place for place in every if low / slack <= place <= high * slack]
         if len(places) >= 4:
             break
-    return places
+    # Too narrow for any round number: the ends say it all.
+    return places if len(places) > 1 else sorted({low, high})
 
 
 def library() -> str:
