@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FR-13, export: one graph for every batch and map size, without a random node, and no graph break."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from registry import MOVING, NAMES, RANDOM, build, facts, randn
+
+RANDOM_NODES = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial")
+DYNAMIC = ({0: torch.export.Dim("b"), 2: torch.export.Dim("h"), 3: torch.export.Dim("w")},)
+OTHER = [(3, 16, 7, 10), (1, 16, 12, 5)]
+
+
+def export(name: str, **options: str) -> tuple[torch.nn.Module, torch.export.ExportedProgram]:
+    module = build(name, 16, **options).eval()
+    return module, torch.export.export(module, (randn(2, 16, 8, 12),), dynamic_shapes=DYNAMIC)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if facts(name).exportable])
+def test_fr13_export(name: str) -> None:
+    module, program = export(name)
+    exported = program.module()
+    for shape in OTHER:
+        x = randn(*shape, seed=1)
+        y = exported(x)
+        torch.testing.assert_close(y, module(x), rtol=0, atol=1e-4)
+        assert torch.equal(exported(x), y)
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert not [target for target in targets if any(word in target for word in RANDOM_NODES)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not facts(name).exportable])
+def test_fr13_the_list_of_exceptions_is_exact(name: str) -> None:
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever torch says of its own limit
+        export(name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if facts(name).random_start])
+def test_fr13_a_random_start_stays_out_of_the_graph(name: str) -> None:
+    _, program = export(name, **RANDOM)
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert not [target for target in targets if any(word in target for word in RANDOM_NODES)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fr13_compile_without_a_graph_break(name: str) -> None:
+    torch.compiler.reset()
+    module = build(name, 16, **MOVING, dropout=0.0)
+    for train in (False, True):
+        module.train(train)
+        x = randn(2, 16, 8, 12).requires_grad_(train)
+        state = {key: value.clone() for key, value in module.state_dict().items()}
+        expected = module(x)
+        module.load_state_dict(state)
+        compiled = torch.compile(module, fullgraph=True, backend="eager")
+        y = compiled(x)
+        torch.testing.assert_close(y, expected, rtol=0, atol=1e-4)
+        if train:
+            y.sum().backward()
+            assert torch.isfinite(x.grad).all()
