@@ -61,6 +61,7 @@ class PlainNonLocal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         m = self.ours
+        assert m.key is not None
         tokens = x.flatten(2)
         query, key, value = m.query(tokens), m.key(tokens), m.value(tokens)
         weights = torch.softmax(query.mT @ key, -1)

@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import widefield
 from benchmarks.plain import PlainNonLocal, clustering_products, nmf_products
+from widefield.core import Context
 from widefield.core.files import write_json
 from widefield.measure import LiveBytes
 
@@ -61,7 +63,14 @@ def alternate(ours: Call, theirs: Call, *, rounds: int, seconds: float) -> tuple
 
 
 def timed(
-    name: str, against: str, ours: Call, theirs: Call, limit: float | None, *, rounds: int = 30, seconds: float = 20
+    name: str,
+    against: str,
+    ours: Call,
+    theirs: Call,
+    limit: float | None,
+    *,
+    rounds: int = 30,
+    seconds: float = 20,
 ) -> Result:
     """A comparison of times."""
     first, second = alternate(ours, theirs, rounds=rounds, seconds=seconds)
@@ -98,8 +107,9 @@ def decompositions(size: int) -> Iterator[Result]:
     ]
     for name, options, products, limit in cases:
         module = widefield.create(name, 512, rank=64, **options).eval()
+        title = f"{name} forward 1x512x{size}x{size}"
         with torch.no_grad():
-            yield timed(f"{name} forward 1x512x{size}x{size}", "its matrix products", lambda: module(x), products, limit)
+            yield timed(title, "its matrix products", partial(module, x), products, limit)
 
 
 def whole_modules(size: int) -> Iterator[Result]:
@@ -107,6 +117,7 @@ def whole_modules(size: int) -> Iterator[Result]:
     x = torch.rand(1, 512, size, size)
     for name in ("hamburger-nmf", "hamburger-cd", "hamburger-vq", "emau"):
         module = widefield.create(name, 512).eval()
+        assert isinstance(module, Context)
         bound = module.cost(tuple(x.shape)).multiply_adds / gemm_rate()
         with torch.no_grad():
             module(x)
@@ -182,7 +193,8 @@ def show(r: Result) -> None:
     said = "" if r.limit is None else f"  promised {r.limit:g}: {'kept' if r.kept else 'BROKEN'}"
     unit, scale = ("ms", 1e3) if r.quantity == "seconds" else ("MiB", 2**-20)
     print(
-        f"{r.name:48s} {r.ratio:6.3f} x {r.against} ({scale * r.ours:.4g} against {scale * r.theirs:.4g} {unit}){said}",
+        f"{r.name:48s} {r.ratio:6.3f} x {r.against} "
+        f"({scale * r.ours:.4g} against {scale * r.theirs:.4g} {unit}){said}",
         flush=True,
     )
 

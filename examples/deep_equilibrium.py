@@ -11,6 +11,8 @@ handwritten digits that scikit-learn ships; takes seconds on a CPU.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -32,7 +34,7 @@ class Equilibrium(nn.Module):
         self.status: Status | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = 0.9 * self.recur.weight
+        weight = 0.9 * cast(Tensor, self.recur.weight)
         start = x.new_zeros(x.shape[0], weight.shape[0])
         state, self.status, _ = fixed_point(
             lambda z, u: torch.tanh(z @ weight.T + u), start, self.inject(x),
@@ -44,9 +46,9 @@ class Equilibrium(nn.Module):
 def main(epochs: int = 6, seed: int = 0) -> float:
     """Trains and returns the accuracy on held-out digits."""
     torch.manual_seed(seed)
-    digits = load_digits()
-    x = torch.tensor(digits.data, dtype=torch.float32) / 16
-    y = torch.tensor(digits.target)
+    pictures, classes = load_digits(return_X_y=True)
+    x = torch.tensor(pictures, dtype=torch.float32) / 16
+    y = torch.tensor(classes)
     train, test = slice(0, 1400), slice(1400, None)
     model = nn.Sequential(Equilibrium(64, 64), nn.Linear(64, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

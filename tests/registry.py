@@ -76,4 +76,6 @@ def gradients(module: nn.Module, x: Tensor, cotangent: Tensor | None = None) -> 
     loss = y.sum() if cotangent is None else (y * cotangent).sum()
     wanted = {"x": x, **{name: p for name, p in module.named_parameters() if p.requires_grad}}
     found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(wanted.items(), found, strict=True)}
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(wanted.items(), found, strict=True)
+    }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""widefield: modules that let every position of a feature map see all the others, and the instruments that compare them.
+"""Modules that let every position of a feature map see all the others, and the instruments that compare them.
 
 >>> import torch, widefield
 >>> module = widefield.create("hamburger-nmf", 512, rank=64)

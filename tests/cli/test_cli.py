@@ -6,7 +6,7 @@ import json
 import pytest
 
 from widefield.cli import main
-from widefield.cli.commands import Compare
+from widefield.cli.compare import Compare
 from widefield.core.registry import list_modules
 
 
@@ -99,7 +99,7 @@ def test_compare_end_to_end_and_again(capsys, tmp_path, monkeypatch):
              "--batch-size", "2", "--width", "8", "--out", "out")  # fmt: skip
     status, out, err = run(capsys, *words)
     assert status == 0
-    assert "no context module helped here" in out
+    assert "no context module helped" in out
     assert "report:" in err
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "hamburger-nmf" in page

@@ -13,6 +13,7 @@ from widefield.decomposition import (
     NMF,
     ConceptDecomposition,
     SoftVQ,
+    concept,
     concept_decomposition,
     decompose,
     em,
@@ -20,9 +21,8 @@ from widefield.decomposition import (
     nmf_hals,
     reconstruct,
     soft_vq,
+    vector_quantisation,
 )
-from widefield.decomposition import concept, vector_quantisation
-from widefield.decomposition import em as _  # noqa: F401
 from widefield.decomposition.em import objective as em_objective
 from widefield.decomposition.nmf import objective
 
@@ -38,7 +38,10 @@ def problem(b=2, c=6, n=20, r=3, seed=0, dtype=torch.float64):
 
 @settings(max_examples=30, deadline=None)
 @given(
-    c=st.integers(1, 9), n=st.integers(1, 30), r=st.integers(1, 6), seed=st.integers(0, 10**6),
+    c=st.integers(1, 9),
+    n=st.integers(1, 30),
+    r=st.integers(1, 6),
+    seed=st.integers(0, 10**6),
     scale=st.sampled_from([1e-2, 1.0, 1e2]),
 )
 def test_the_nmf_objective_never_rises_and_factors_stay_non_negative(c, n, r, seed, scale):
@@ -63,8 +66,14 @@ def test_nmf_multiplicative_updates_equal_scikit_learn():
     got = nmf(x, bases, steps=4)
     # scikit-learn updates W of X ~ W H first: X^T (n x c) ~ C D^T.
     w, h, _ = non_negative_factorization(
-        x[0].mT.numpy(), W=codes[0].numpy().copy(), H=bases[0].mT.numpy().copy(), n_components=3, init="custom",
-        solver="mu", max_iter=4, tol=0,
+        x[0].mT.numpy(),
+        W=codes[0].numpy().copy(),
+        H=bases[0].mT.numpy().copy(),
+        n_components=3,
+        init="custom",
+        solver="mu",
+        max_iter=4,
+        tol=0,
     )
     assert np.abs(got.codes[0].numpy() - w).max() < 1e-4
     assert np.abs(got.bases[0].numpy() - h.T).max() < 1e-4
@@ -87,8 +96,15 @@ def test_hals_agrees_with_scikit_learn_coordinate_descent():
     codes = torch.softmax(x.mT @ bases, -1)
     found = nmf_hals(x, bases, steps=300, inner=1)
     w, h, _ = non_negative_factorization(
-        x[0].mT.numpy(), W=codes[0].numpy().copy(), H=bases[0].mT.numpy().copy(), n_components=4, init="custom",
-        solver="cd", max_iter=300, tol=0, shuffle=False,
+        x[0].mT.numpy(),
+        W=codes[0].numpy().copy(),
+        H=bases[0].mT.numpy().copy(),
+        n_components=4,
+        init="custom",
+        solver="cd",
+        max_iter=300,
+        tol=0,
+        shuffle=False,
     )
     theirs = 0.5 * np.square(x[0].mT.numpy() - w @ h).sum()
     assert float(objective(x, *found[:2])) == pytest.approx(theirs, rel=1e-6)

@@ -32,9 +32,7 @@ def test_implicit_equals_unrolled_at_convergence_and_the_closed_form(x):
     step, a = contraction()
     found = {}
     for gradient in ("unrolled", "implicit"):
-        z = fixed_point(
-            step, torch.zeros_like(x), x, steps=80, gradient=gradient, adjoint_tolerance=1e-12
-        ).state
+        z = fixed_point(step, torch.zeros_like(x), x, steps=80, gradient=gradient, adjoint_tolerance=1e-12).state
         found[gradient] = torch.autograd.grad(z.square().sum(), (x, a))
     for implicit, unrolled in zip(found["implicit"], found["unrolled"], strict=True):
         assert (implicit - unrolled).abs().max() < 1e-6 * unrolled.abs().max()

@@ -18,7 +18,9 @@ from widefield.lab import Experiment, LocalEngine, Record, run
 from widefield.lab.record import DamagedCheckpoint
 from widefield.lab.run import Diverged
 
-TINY = Experiment("hamburger-nmf", {"rank": 4, "bases": "random"}, width=8, batch_size=4, steps=8, evaluate_every=4)
+TINY = Experiment(
+    "hamburger-nmf", {"rank": 4, "bases": "random"}, width=8, batch_size=4, steps=8, evaluate_every=4
+)
 FILES = ("record.json", "metrics.jsonl", "evidence.npz", "model.safetensors", "experiment.json")
 
 
@@ -92,7 +94,8 @@ from pathlib import Path
 from widefield.data import scenes
 from widefield.lab import Experiment, run
 def watch(p): print(p.step, flush=True)
-run(Experiment.from_json({TINY.to_json()!r}), Path({str(tmp_path / "runs")!r}), data=scenes(train=64, val=8), watch=watch)
+experiment = Experiment.from_json({TINY.to_json()!r})
+run(experiment, Path({str(tmp_path / "runs")!r}), data=scenes(train=64, val=8), watch=watch)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:

@@ -23,8 +23,13 @@ def test_one_seed_has_no_interval():
 
 @pytest.mark.parametrize(
     ("mean", "half", "said"),
-    [(0.2, 0.1, "better"), (-0.2, 0.1, "worse"), (0.1, 0.1, "no difference"), (0.0, 0.0, "no difference"),
-     (0.3, None, "cannot tell")],
+    [
+        (0.2, 0.1, "better"),
+        (-0.2, 0.1, "worse"),
+        (0.1, 0.1, "no difference"),
+        (0.0, 0.0, "no difference"),
+        (0.3, None, "cannot tell"),
+    ],
 )
 def test_verdicts(mean, half, said):
     assert verdict(Estimate(mean, half, 2)) == said

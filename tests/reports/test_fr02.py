@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from registry import NAMES, build, relative
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -27,7 +28,9 @@ def check(name: str, x: torch.Tensor, dtype: torch.dtype, *, train: bool) -> Non
     y.sum().backward()
     assert x.grad is not None
     assert torch.isfinite(x.grad).all()
-    overflow = [key for key, p in module.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()]
+    overflow = [
+        key for key, p in module.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()
+    ]
     assert not overflow
 
 

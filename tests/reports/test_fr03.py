@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+
 from registry import MOVING, NAMES, RANDOM, build, facts, randn
 
 OPTIONS = {"default": {}, "random": RANDOM, "moving": MOVING}

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from registry import NAMES, build, facts, randn
 
 import widefield
+from registry import NAMES, build, facts, randn
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from registry import NAMES, build, gradients, having, randn
 
 

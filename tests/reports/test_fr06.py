@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from registry import NAMES, build, gradients, randn
 
 SIZES = [(1, 1), (1, 9), (3, 5), (7, 9), (13, 8), (33, 47)]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from registry import MOVING, NAMES, build, randn
 from torch import Tensor
+
+from registry import MOVING, NAMES, build, randn
 
 
 def every_second(x: Tensor) -> Tensor:

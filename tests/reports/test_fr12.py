@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from registry import MOVING, NAMES, build, facts, randn
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from registry import NAMES, build, randn
 
+from registry import NAMES, build, randn
 from widefield.decomposition import nmf, nmf_hals
 
 NONNEGATIVE = [name for name in NAMES if name.endswith("nmf")]

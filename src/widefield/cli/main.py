@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"widefield: {error}", file=sys.stderr)
         return 2
-    from widefield.cli.commands import Compare, Cost, Describe, List
+    from widefield.cli.catalogue import Cost, Describe, List
+    from widefield.cli.compare import Compare
 
     def named(kind: Any, name: str) -> Any:
         return Annotated[kind, tyro.conf.subcommand(name, prefix_name=False)]

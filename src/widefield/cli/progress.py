@@ -6,7 +6,14 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from widefield.lab.run import Progress as Step
 
@@ -23,7 +30,7 @@ class Bars:
         )  # fmt: skip
         self.all = self.bars.add_task("all runs", total=runs * steps, note="")
         self.one = self.bars.add_task("", total=steps, note="")
-        self.before, self.last = 0, ("", -1)
+        self.before, self.last, self.told = 0, ("", -1), False
 
     def __enter__(self) -> Bars:
         self.bars.start()
@@ -38,7 +45,14 @@ class Bars:
         """Told about every step of every run."""
         name = f"{step.experiment.module} seed {step.experiment.seed}"
         if step.stage == "features":
-            self.bars.update(self.one, description="backbone features", completed=step.step, total=step.steps, note="")
+            if not self.told and not self.console.is_terminal:
+                self.console.print(
+                    f"computing the backbone's features of {step.steps} pictures, once", highlight=False
+                )
+            self.told = True
+            self.bars.update(
+                self.one, description="backbone features", completed=step.step, total=step.steps, note=""
+            )
             return
         run = (step.experiment.key, step.steps)
         if run != self.last:

@@ -38,14 +38,20 @@ def giga(value: float | None) -> str:
 
 
 def mega_bytes(value: float | None) -> str:
-    return "-" if value is None else f"{value / 2**20:.1f} MiB" if value < 100 * 2**20 else f"{value / 2**20:.0f} MiB"
+    return (
+        "-" if value is None else f"{value / 2**20:.1f} MiB" if value < 100 * 2**20 else f"{value / 2**20:.0f} MiB"
+    )
 
 
 def milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{1e3 * value:.3g} ms"
 
 
-def percent(mean: float | None, half_width: float | None) -> str:
+def score(mean: float | None, half_width: float | None) -> str:
     if mean is None:
         return "-"
-    return f"{100 * mean:.1f}" + (f" ± {100 * half_width:.1f}" if half_width is not None else "")
+    return f"{mean:.3f}" + (f" ± {half_width:.3f}" if half_width is not None else "")
+
+
+def signed(mean: float, half_width: float | None) -> str:
+    return ("+" if mean > 0 else "") + score(mean, half_width)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from widefield.core.errors import unknown
+from widefield.core.moving import in_recomputation
 from widefield.core.numerics import HALF
 
 NormName = str | Callable[[int], nn.Module]
@@ -19,7 +20,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     Where a channel has one value only (a branch pooled to 1x1, batch of 1) there are no batch statistics:
     that call normalises with the running ones and leaves them as they are, instead of raising "Expected
-    more than 1 value per channel". Everywhere else it equals `torch.nn.BatchNorm2d`, names included.
+    more than 1 value per channel". A replay by activation checkpointing does not move them a second time.
+    Everywhere else it equals `torch.nn.BatchNorm2d`, names included.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -28,15 +30,18 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         input = _in_dtype_of(self.weight, input)
-        single = input.shape[0] * input[0, 0].numel() == 1
-        if self.training and single and self.running_mean is not None:
-            return nn.functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-            )
         if input.shape[0] == 1 and input.dim() > 3:
             # torch 2.14 on the CPU mistakes the layout of a batch of one with positions outermost in memory, and
             # returns a wrong gradient without a word. With one spatial dimension there is no such doubt.
-            return super().forward(input.flatten(2)).unflatten(2, input.shape[2:])
+            return self.forward(input.flatten(2)).unflatten(2, input.shape[2:])
+        if not self.training or self.running_mean is None or self.running_var is None:
+            return super().forward(input)
+        mean, var = self.running_mean, self.running_var
+        if input.shape[0] * input[0, 0].numel() == 1:
+            return nn.functional.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        if in_recomputation():
+            mean, var = mean.clone(), var.clone()
+            return nn.functional.batch_norm(input, mean, var, self.weight, self.bias, True, 0.0, self.eps)
         return super().forward(input)
 
 

@@ -37,8 +37,9 @@ class Facts:
         row_sum: what each row of the mixing matrix sums to; None where there is no such matrix.
         identity_at_init: a closed gate makes a new module return its input (or its ReLU).
         exportable: `torch.export` and ONNX.
-        max_rank: option that bounds the rank of the context over positions; None where nothing does.
-        complexity: multiply-adds against n, as in the paper.
+        max_rank: option that bounds the rank over positions of the context (of the mixing matrix too, where there
+            is one), for each head and each branch; None where nothing but the width of the context does.
+        complexity: order of the multiply-adds in n, the number of positions; "1" where they do not grow.
     """
 
     fixed_size: bool = False

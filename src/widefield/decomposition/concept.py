@@ -123,4 +123,4 @@ class ConceptDecomposition:
         return 2 * n * c * r
 
     def finish_cost(self, c: int, n: int, r: int) -> int:
-        return n * c * r + 2 * c * r * r + -(-(r**3) // 6)
+        return n * c * r + 2 * c * r * r + round(r**3 / 6)

@@ -69,7 +69,7 @@ class EM:
         return means(x, codes, self.guard), codes
 
     def finish(self, state: State, x: Tensor) -> Factors:
-        return Factors(*state)
+        return Factors(state[0], state[1])
 
     def finish_codes_only(self, state: State, x: Tensor) -> Factors:
         return Factors(state[0].detach(), responsibilities(x, state[0].detach(), self.temperature))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from widefield.core.context import Context
 from widefield.core.errors import unknown
 from widefield.core.layout import Space, to_map
-from widefield.core.moving import move_
+from widefield.core.moving import Starts, move_
 from widefield.core.norm import NormName, make_norm
 from widefield.core.numerics import float32_island, unit, widen
 from widefield.core.pointwise import Pointwise
@@ -51,6 +51,8 @@ class EMAttention(Context):
             `requires_grad_(False)` does not stop the buffer: set `module.moving = False` or call `eval()`.
     """
 
+    bases: Tensor
+
     def __init__(
         self,
         channels: int,
@@ -77,6 +79,7 @@ class EMAttention(Context):
         self.method, self.rank, self.steps = EM(guard=guard), rank, steps
         self.gradient, self.terms = gradient, terms
         self.momentum, self.renormalise, self.moving = momentum, renormalise, moving
+        self.starts = Starts()
         generator = torch.Generator().manual_seed(0)
         uniform = torch.rand(1, channels, rank, generator=generator)
         self.register_buffer("bases", self.method.draw(uniform.clamp(1e-6, 1 - 1e-6)))
@@ -88,8 +91,9 @@ class EMAttention(Context):
 
     def factors(self, tokens: Tensor, *, watch: bool = False) -> Factors:
         """Bases `(b, c, r)` and responsibilities `(b, n, r)` of `(b, c, n)`."""
-        # A copy: the buffer moves before a backward pass still to come has read it.
-        start = self.bases.to(tokens.dtype, copy=True).expand(tokens.shape[0], -1, -1)
+        # A copy where the buffer moves before a backward pass still to come has read it.
+        bases = self.starts.of(self.bases, tokens) if self.training and self.moving else self.bases
+        start = bases.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         if self.gradient == "stopped":
             with torch.no_grad():
                 return decompose(self.method, tokens, start, steps=self.steps, watch=watch)

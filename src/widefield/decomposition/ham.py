@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from widefield.core.context import Context
 from widefield.core.errors import unknown
 from widefield.core.layout import Space, to_map
-from widefield.core.moving import move_
+from widefield.core.moving import Starts, move_
 from widefield.core.numerics import float32_island, unit, widen
 from widefield.core.registry import register
 from widefield.decomposition.concept import ConceptDecomposition
@@ -28,6 +29,7 @@ from widefield.decomposition.nmf import NMF
 from widefield.decomposition.vector_quantisation import SoftVQ
 
 BASES = ("fixed", "random", "online")
+Enter = Callable[[Tensor], Tensor]
 ONLINE_RATE = 0.9
 
 
@@ -59,7 +61,14 @@ class SpatialHam(nn.Module):
         bases: "fixed" starts every call from the buffer `bases`; "random" from fresh numbers of the global
             generator in training, and the buffer in evaluation; "online" moves the buffer towards the found
             bases in training: `D + 0.9 (mean D - D)`, unit vectors again.
+
+    Attributes:
+        moving: whether training moves "online" bases. Freezing parameters with `requires_grad_(False)` does not
+            stop the buffer: set `moving = False` or call `eval()`.
     """
+
+    bases: Tensor
+    moving = True
 
     def __init__(
         self,
@@ -90,12 +99,18 @@ class SpatialHam(nn.Module):
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
         self.gradient, self.terms = gradient, terms
         self.length = channels // heads
+        self.starts = Starts()
         self._make_bases()
 
     def _make_bases(self) -> None:
         generator = torch.Generator().manual_seed(0)
         uniform = torch.rand(self.heads, self.length, self.rank, generator=generator)
         self.register_buffer("bases", self.method.draw(uniform.clamp(1e-6, 1 - 1e-6)))
+
+    @property
+    def moves(self) -> bool:
+        """Whether a forward now moves the bases."""
+        return self.training and self.moving and self.start == "online"
 
     def matrix(self, x: Tensor) -> Tensor:
         """`(b, c, n)` to the matrices that are decomposed, `(b heads, length, positions)`."""
@@ -106,9 +121,11 @@ class SpatialHam(nn.Module):
         batch = matrix.shape[0] // self.heads
         if self.training and self.start == "random":
             shape = (matrix.shape[0], self.length, self.rank)
-            return self.method.draw(torch.rand(shape, device=matrix.device, dtype=matrix.dtype).clamp(1e-6, 1 - 1e-6))
-        # A copy: the buffer may move before a backward pass still to come has read it.
-        return self.bases.to(matrix.dtype, copy=True).repeat(batch, 1, 1)
+            uniform = torch.rand(shape, device=matrix.device, dtype=matrix.dtype)
+            return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
+        # A copy where the buffer moves before a backward pass still to come has read it.
+        bases = self.starts.of(self.bases, matrix) if self.moves else self.bases
+        return bases.to(matrix.dtype).repeat(batch, 1, 1)
 
     def factors(self, x: Tensor, *, watch: bool = False) -> Factors:
         """Bases `(b heads, length, rank)` and codes of x, `(b, c, n)`; with status if `watch`."""
@@ -125,7 +142,7 @@ class SpatialHam(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         found = self.factors(x)
-        if self.training and self.start == "online":
+        if self.moves:
             self.move(found.bases)
         return self.unmatrix(reconstruct(found.bases, found.codes))
 
@@ -250,11 +267,11 @@ class Ham(Context):
 
     def solve(self, x: Tensor) -> Factors:
         """Factors and status of x, `(b, c, *space)`."""
-        return solve(self, self.ham, x)
+        return solve(self.enter, self.ham, x)
 
     def codes_map(self, x: Tensor) -> Tensor:
         """`(b, heads rank, *space)`: how much of each basis a position has."""
-        return codes_map(self, self.ham, x)
+        return codes_map(self.enter, self.ham, x)
 
     def mixing_cost(self, space: Space) -> int:
         return self.ham.mixing_cost(positions(space))
@@ -275,7 +292,7 @@ def make_method(
         return kind()
     if kind is NMF:
         if temperature != 1:
-            raise ValueError(f"NMF starts its codes at temperature 1 and has no other, got {temperature}; leave it out")
+            raise ValueError(f"NMF starts its codes at temperature 1 and has no other, got {temperature}")
         return kind()
     if temperature <= 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
@@ -290,34 +307,64 @@ def positions(space: Space) -> int:
     return n
 
 
-def solve(module: Context, ham: SpatialHam, x: Tensor) -> Factors:
-    """The factors that `module` finds for x, with how the iteration went."""
+def solve(enter: Enter, ham: SpatialHam, x: Tensor) -> Factors:
+    """The factors that a ham finds for what `enter` makes of x, with how the iteration went."""
     with float32_island(x), torch.no_grad():
-        return ham.factors(module.enter(widen(x).flatten(2)), watch=True)
+        return ham.factors(enter(widen(x).flatten(2)), watch=True)
 
 
-def codes_map(module: Context, ham: SpatialHam, x: Tensor) -> Tensor:
-    """`(b, heads rank, *space)` coefficient maps of the ham inside `module`."""
+def codes_map(enter: Enter, ham: SpatialHam, x: Tensor) -> Tensor:
+    """`(b, heads rank, *space)` coefficient maps of a ham for what `enter` makes of x."""
     with float32_island(x), torch.no_grad():
-        return to_map(ham.codes_map(module.enter(widen(x).flatten(2))), tuple(x.shape[2:]))
+        return to_map(ham.codes_map(enter(widen(x).flatten(2))), tuple(x.shape[2:]))
 
 
 TITLE, PAPER = "Is Attention Better Than Matrix Decomposition?", "arXiv:2109.04553"
 
 
-@register("ham-nmf", family="decomposition", title=TITLE, paper=PAPER, year=2021, iterative=True,
-          has_state=True, random_start=True, exact_gradient=False, max_rank="rank")
+@register(
+    "ham-nmf",
+    family="decomposition",
+    title=TITLE,
+    paper=PAPER,
+    year=2021,
+    iterative=True,
+    has_state=True,
+    random_start=True,
+    exact_gradient=False,
+    max_rank="rank",
+)
 class HamNMF(Ham):
     method_type = NMF
 
 
-@register("ham-cd", family="decomposition", title=TITLE, paper=PAPER, year=2021, iterative=True,
-          has_state=True, random_start=True, exact_gradient=False, max_rank="rank")
+@register(
+    "ham-cd",
+    family="decomposition",
+    title=TITLE,
+    paper=PAPER,
+    year=2021,
+    iterative=True,
+    has_state=True,
+    random_start=True,
+    exact_gradient=False,
+    max_rank="rank",
+)
 class HamCD(Ham):
     method_type = ConceptDecomposition
 
 
-@register("ham-vq", family="decomposition", title=TITLE, paper=PAPER, year=2021, iterative=True,
-          has_state=True, random_start=True, exact_gradient=False, max_rank="rank")
+@register(
+    "ham-vq",
+    family="decomposition",
+    title=TITLE,
+    paper=PAPER,
+    year=2021,
+    iterative=True,
+    has_state=True,
+    random_start=True,
+    exact_gradient=False,
+    max_rank="rank",
+)
 class HamVQ(Ham):
     method_type = SoftVQ

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,16 @@ from widefield.core.norm import NormName, make_norm
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
 from widefield.decomposition.concept import ConceptDecomposition
-from widefield.decomposition.ham import PAPER, TITLE, ChannelHam, SpatialHam, codes_map, make_method, positions, solve
+from widefield.decomposition.ham import (
+    PAPER,
+    TITLE,
+    ChannelHam,
+    SpatialHam,
+    codes_map,
+    make_method,
+    positions,
+    solve,
+)
 from widefield.decomposition.method import Factors
 from widefield.decomposition.nmf import NMF
 from widefield.decomposition.vector_quantisation import SoftVQ
@@ -109,11 +118,11 @@ class Hamburger(Context):
 
     def solve(self, x: Tensor) -> Factors:
         """Factors and status of x, `(b, channels, *space)`."""
-        return solve(self, self.ham, x)
+        return solve(self.enter, self.ham, x)
 
     def codes_map(self, x: Tensor) -> Tensor:
         """`(b, heads rank, *space)`: how much of each basis a position has."""
-        return codes_map(self, self.ham, x)
+        return codes_map(self.enter, self.ham, x)
 
     def mixing_cost(self, space: Space) -> int:
         return self.ham.mixing_cost(positions(space))
@@ -229,33 +238,29 @@ class HamburgerV2Plus(Context):
         return True
 
     def _spatial_tokens(self, tokens: Tensor) -> Tensor:
-        return HamburgerV2Plus.enter(self, tokens)[:, : self.width]
+        return self.enter(tokens)[:, : self.width]
 
     def codes_map(self, x: Tensor) -> Tensor:
         """`(b, heads rank, *space)`: how much of each basis of the spatial ham a position has."""
-        return codes_map(_Entered(self), self.ham, x)
+        return codes_map(self._spatial_tokens, self.ham, x)
 
     def solve(self, x: Tensor) -> Factors:
         """Factors and status of the spatial ham for x, `(b, channels, *space)`."""
-        return solve(_Entered(self), self.ham, x)
+        return solve(self._spatial_tokens, self.ham, x)
 
     def mixing_cost(self, space: Space) -> int:
         n = positions(space)
         return self.ham.mixing_cost(n) + (self.channel_ham.mixing_cost(n) if self.dual else 0)
 
 
-class _Entered:
-    """The part of the lower bread's output that the spatial ham of a dual module sees."""
-
-    def __init__(self, module: HamburgerV2Plus) -> None:
-        self.enter = module._spatial_tokens
-
-
 def _build_ham(kind: type[SpatialHam], *, method: Any, channels: int, **options: Any) -> SpatialHam:
     return kind(method, channels, **options)
 
 
-def _serve(name: str, **facts: Any) -> Callable[[type[Context]], type[Context]]:
+_Module = TypeVar("_Module", bound=type[Context])
+
+
+def _serve(name: str, **facts: Any) -> Callable[[_Module], _Module]:
     known = {"max_rank": "rank", **facts}
     return register(
         name, family="decomposition", title=TITLE, paper=PAPER, year=2021, iterative=True, has_state=True,

@@ -51,23 +51,23 @@ class Method(Protocol):
         """Whether X must not be negative."""
         ...
 
-    def draw(self, uniform: Tensor) -> Tensor:
+    def draw(self, uniform: Tensor, /) -> Tensor:
         """Turns numbers in (0, 1), `(..., c, r)`, into starting bases."""
         ...
 
-    def prepare(self, x: Tensor) -> Any:
+    def prepare(self, x: Tensor, /) -> Any:
         """What every step wants to know of x, computed once; x itself for most."""
         ...
 
-    def start(self, prepared: Any, bases: Tensor) -> State: ...
+    def start(self, prepared: Any, bases: Tensor, /) -> State: ...
 
-    def step(self, state: State, prepared: Any) -> State: ...
+    def step(self, state: State, prepared: Any, /) -> State: ...
 
-    def finish(self, state: State, prepared: Any) -> Factors:
+    def finish(self, state: State, prepared: Any, /) -> Factors:
         """The final codes: differentiable in the state and in x."""
         ...
 
-    def finish_codes_only(self, state: State, prepared: Any) -> Factors:
+    def finish_codes_only(self, state: State, prepared: Any, /) -> Factors:
         """The final codes with the state, and whatever else the released code holds constant, held constant."""
         ...
 

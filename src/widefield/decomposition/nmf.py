@@ -76,7 +76,7 @@ def nmf(x: Tensor, bases: Tensor, *, steps: int = 6, codes: Tensor | None = None
     state = method.start(x, bases) if codes is None else (bases, codes)
     for _ in range(steps):
         state = method.step(state, x)
-    return Factors(*state)
+    return Factors(state[0], state[1])
 
 
 def _sweep(factor: Tensor, product: Tensor, gram: Tensor) -> Tensor:
@@ -91,9 +91,7 @@ def _sweep(factor: Tensor, product: Tensor, gram: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def nmf_hals(
-    x: Tensor, bases: Tensor, *, steps: int = 6, inner: int = 2, codes: Tensor | None = None
-) -> Factors:
+def nmf_hals(x: Tensor, bases: Tensor, *, steps: int = 6, inner: int = 2, codes: Tensor | None = None) -> Factors:
     """Accelerated hierarchical alternating least squares: fewer passes over X for the same objective.
 
     A pass over X costs r c n, a sweep over the columns of a factor only r^2 (c + n), so every product with X

@@ -36,7 +36,6 @@ DEFAULT_MODULES = (
     "hamburger-nmf",
     "hamburger-nmf+gradient=codes_only",
     "hamburger-cd",
-    "emau",
 )
 
 
@@ -78,7 +77,7 @@ class Comparison:
         modules: `name` or `name+option=value`, in the order of the table.
         seeds: how many, from 0.
         base: everything of the experiments but module, options and seed.
-        rank: of every module whose rank is an option and not given; None: a quarter of the width, at most 64.
+        rank: of every module whose rank is an option and not given; None: half of the width, at most 64.
         gradient: of every iterative module that does not say its own; None: the module's default.
     """
 
@@ -103,7 +102,7 @@ class Comparison:
         name, options = parse_module(text)
         facts, accepted = entry(name).facts, entry(name).options
         if "rank" in accepted and "rank" not in options:
-            options["rank"] = self.rank or max(1, min(64, width // 4))
+            options["rank"] = self.rank or max(1, min(64, width // 2))
         if facts.iterative and self.gradient is not None and "gradient" not in options:
             options["gradient"] = self.gradient
         return name, options
@@ -245,7 +244,9 @@ def _row(
         "paper": known.paper,
         "year": known.year,
         "options": dict(first.options),
-        "gradient": first.options.get("gradient", known.options.get("gradient")) if known.facts.iterative else None,
+        "gradient": first.options.get("gradient", known.options.get("gradient"))
+        if known.facts.iterative
+        else None,
         "status": "failed" if errors and not scores else "unfinished" if errors else "finished",
         "error": errors[0] if errors else None,
     }
@@ -325,17 +326,17 @@ def _cost(experiment: Experiment, shape: tuple[int, ...], out: Path) -> dict[str
 
 
 def _gates(gate: float | None, by_module: Mapping[str, Sequence[Outcome]]) -> str:
-    gated = [label for label, group in by_module.items() if entry(group[0].experiment.module).facts.identity_at_init]
+    gated = [
+        label for label, group in by_module.items() if entry(group[0].experiment.module).facts.identity_at_init
+    ]
     if not gated:
         return "no module here starts with a closed gate"
     state = "left closed at the start, as published" if gate is None else f"opened to {gate:g} at the start"
     return f"{state}: {', '.join(gated)}"
 
 
-def _gradients(
-    by_module: Mapping[str, Sequence[Outcome]], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """How the policies of each iterative module agree with the unrolled gradient, and the score of the one used."""
+def _gradients(by_module: Mapping[str, Sequence[Outcome]], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How the policies of each iterative module agree with the unrolled one, and the score of the one used."""
     found = []
     for row, group in zip(rows, by_module.values(), strict=True):
         record = next((o.record for o in group if o.record is not None), None)
@@ -355,11 +356,11 @@ def sentence(rows: Sequence[dict[str, Any]], baseline: str, data: str) -> str:
 
     def listed(kind: str) -> str:
         chosen = sorted(groups[kind], key=lambda r: -r["difference"]["mean"])
-        return ", ".join(f"{r['module']} ({100 * r['difference']['mean']:+.1f})" for r in chosen)
+        return ", ".join(f"{r['module']} ({r['difference']['mean']:+.3f})" for r in chosen)
 
     said = []
     if "better" in groups:
-        said.append(f"On {data}, better than {baseline} by more than the interval: {listed('better')} points of mIoU.")
+        said.append(f"On {data}, better than {baseline} by more than the interval: {listed('better')} in mIoU.")
     if "worse" in groups:
         said.append(f"Worse by more than the interval: {listed('worse')}.")
     if "no difference" in groups:
@@ -369,7 +370,7 @@ def sentence(rows: Sequence[dict[str, Any]], baseline: str, data: str) -> str:
     if not groups:
         said.append("There is nothing to compare yet.")
     elif "better" not in groups and "cannot tell" not in groups:
-        said.insert(0, f"On {data}, no context module helped here.")
+        said.insert(0, f"On {data}, no context module helped within this many steps.")
     failed = [row["module"] for row in rows if row["status"] != "finished"]
     if failed:
         said.append(f"Not finished: {', '.join(failed)}.")

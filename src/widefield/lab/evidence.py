@@ -41,7 +41,7 @@ def save_evidence(
 
     The file holds, for k examples, `images_i` `(3, H, W)` uint8, `labels_i` and `predictions_i` `(H, W)` uint8,
     `pixel_i` (row, column on the feature map), `sees_i` `(h, w)`, and where the module has them `attention_i`
-    `(h, w)` and `codes_i` `(r, h, w)`; and the singular values before and after the module, averaged over pictures.
+    `(h, w)` and `codes_i` `(r, h, w)`; and the singular values before and after, as means over pictures.
     """
     model.eval()
     found: dict[str, np.ndarray] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a trained module: how far each gradient it could be trained with is from back-propagation through all steps."""
+"""On a trained module: how far each gradient it could be trained with is from the one through all steps."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run leaves on disk, and what it resumes from.
 
-    experiment.json         what was asked for
-    metrics.jsonl           a line a logged step
-    checkpoint.safetensors  network, optimiser and step in one file, replaced whole; gone when the run is finished
-    evidence.npz            example pictures, what the module looks at, spectra
-    timing.json             seconds; not part of the record, since no two runs take equally long
-    model.safetensors       the trained network
-    record.json             the result, written last: a folder with it is finished and never run again
+experiment.json         what was asked for
+metrics.jsonl           a line a logged step
+checkpoint.safetensors  network, optimiser and step in one file, replaced whole; gone when the run is finished
+evidence.npz            example pictures, what the module looks at, spectra
+timing.json             seconds; not part of the record, since no two runs take equally long
+model.safetensors       the trained network
+record.json             the result, written last: a folder with it is finished and never run again
 """
 
 from __future__ import annotations

@@ -147,9 +147,7 @@ class Pictures:
         return model.forward_features(inputs)
 
     def logits(self, model: Segmenter, inputs: Tensor, labels: Tensor) -> Tensor:
-        return model.forward_head(
-            model.forward_context(self.features(model, inputs)), size=labels.shape[-2:]
-        )
+        return model.forward_head(model.forward_context(self.features(model, inputs)), size=labels.shape[-2:])
 
 
 class Cached(Pictures):

@@ -38,7 +38,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def verdict(difference: Estimate) -> str:
-    """"better", "worse" or "no difference", by the interval of a difference; "cannot tell" from one seed."""
+    """ "better", "worse" or "no difference", by the interval of a difference; "cannot tell" from one seed."""
     if difference.half_width is None:
         return "cannot tell"
     if abs(difference.mean) <= difference.half_width:

@@ -83,7 +83,7 @@ def apply_reflectors(out: Tensor, a: Tensor, tau: Tensor, other: Tensor, *args: 
 
 def cholesky(out: Any, a: Tensor, *args: Any, **kwargs: Any) -> int:
     """Cholesky and LDL: half of an elimination, by symmetry."""
-    return round(stack(a) * a.shape[-1] ** 3 / 6)
+    return stack(a) * round(a.shape[-1] ** 3 / 6)
 
 
 def lu(out: Any, a: Tensor, *args: Any, **kwargs: Any) -> int:

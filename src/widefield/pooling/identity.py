@@ -9,7 +9,7 @@ from widefield.core.context import Context
 from widefield.core.registry import register
 
 
-@register("none", family="none", title="No context", paper="baseline", year=0, linear_in_x=True)
+@register("none", family="none", title="No context", paper="baseline", year=0, linear_in_x=True, complexity="1")
 class NoContext(Context):
     """Returns a copy of its input: what a network without a context module does.
 

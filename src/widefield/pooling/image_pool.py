@@ -38,7 +38,7 @@ class _Average(Context):
 
 @register(
     "global-average", family="pooling", title="ParseNet: Looking Wider to See Better", paper="arXiv:1506.04579",
-    year=2015, row_sum=1.0, linear_in_x=True,
+    year=2015, row_sum=1.0, linear_in_x=True, complexity="1",
 )  # fmt: skip
 class GlobalAverage(_Average):
     """Adds the mean over all positions to each. No parameters.
@@ -60,7 +60,7 @@ class GlobalAverage(_Average):
 
 @register(
     "image-pool", family="pooling", title="Rethinking Atrous Convolution for Semantic Image Segmentation",
-    paper="arXiv:1706.05587", year=2017, row_sum=1.0, linear_in_x=True,
+    paper="arXiv:1706.05587", year=2017, row_sum=1.0, linear_in_x=True, complexity="1",
 )  # fmt: skip
 class ImagePool(_Average):
     """Adds a projection of the mean over all positions to each. The context, before the projection, is linear.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of decomposition modules in their original implementations.
 
-    hamburger   Gsunshine/Enjoy-Hamburger: lower_bread, cheese, upper_bread, coef_ham, coef_shortcut; a ham's
-                bases have a name only where they are online, so build with bases="online" for such a state
-    emanet      XiaLiPKU/EMANet: mu, conv1, conv2
-    mmseg       open-mmlab mmsegmentation: EMAModule, LightHamHead
+hamburger   Gsunshine/Enjoy-Hamburger: lower_bread, cheese, upper_bread, coef_ham, coef_shortcut; a ham's
+            bases have a name only where they are online, so build with bases="online" for such a state
+emanet      XiaLiPKU/EMANet: mu, conv1, conv2
+mmseg       open-mmlab mmsegmentation: EMAModule, LightHamHead
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class LightHamHead(nn.Module):
         super().__init__()
         if channels % groups or ham_channels % groups:
             raise ValueError(
-                f"{groups} groups divide neither or only one of channels={channels} and ham_channels={ham_channels}; "
+                f"{groups} groups do not divide both channels={channels} and ham_channels={ham_channels}; "
                 "choose a common divisor"
             )
         self.in_channels = tuple(in_channels)

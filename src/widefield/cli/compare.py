@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `list`, `describe`, `cost` and `compare`."""
+"""The command `compare`: the main job."""
 
 from __future__ import annotations
 
@@ -7,162 +7,13 @@ import hashlib
 import shlex
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 
 from widefield.cli import tables
-from widefield.core.registry import create, describe, entry, list_modules
-
-Names = Annotated[tuple[str, ...], tyro.conf.Positional]
-Name = Annotated[str, tyro.conf.Positional]
-Flag = tyro.conf.FlagCreatePairsOff[bool]
-
-
-@dataclass(frozen=True)
-class List:
-    """List the registered modules."""
-
-    pattern: Name = "*"
-    """glob, for instance 'hamburger-*'"""
-    family: str | None = None
-    """attention, decomposition, pooling, ..."""
-    markdown: Flag = False
-    """as a Markdown table, for documents"""
-    json: Flag = False
-    """as JSON"""
-
-    def run(self) -> int:
-        names = list_modules(self.pattern, family=self.family)
-        if not names:
-            raise ValueError(f"no module matches {self.pattern!r}; `widefield list` shows all")
-        rows = [_listed(name) for name in names]
-        if self.json:
-            tables.print_json(rows)
-        elif self.markdown:
-            print("| name | family | paper | parameters at 64 channels | iterates | rank bound |")
-            print("|---|---|---|---:|---|---|")
-            for row in rows:
-                print(
-                    f"| `{row['name']}` | {row['family']} | {row['title']} ({row['paper']}) | "
-                    f"{row['parameters_64']:,} | {'yes' if row['iterative'] else ''} | {row['max_rank'] or ''} |"
-                )
-        else:
-            tables.print_table(
-                ("name", "family", "paper", "year", "parameters at 64 channels"),
-                [
-                    (r["name"], r["family"], f"{r['title']} ({r['paper']})", str(r["year"] or ""),
-                     f"{r['parameters_64']:,}")
-                    for r in rows
-                ],
-            )  # fmt: skip
-        return 0
-
-
-def _listed(name: str) -> dict[str, Any]:
-    found = entry(name)
-    parameters = sum(p.numel() for p in create(name, 64).parameters())
-    return {
-        "name": name, "family": found.family, "title": found.title, "paper": found.paper, "year": found.year,
-        "parameters_64": parameters, **asdict(found.facts),
-    }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Describe:
-    """Everything known of one module: paper, options, facts."""
-
-    name: Name
-    """registered name"""
-    json: Flag = False
-    """as JSON"""
-
-    def run(self) -> int:
-        found = describe(self.name)
-        if self.json:
-            options = {k: v if _plain(v) else repr(v) for k, v in found.options.items()}
-            tables.print_json({**asdict(found), "options": options})
-        else:
-            print(found)
-        return 0
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What modules cost at an input shape: parameters, multiply-adds, memory, time."""
-
-    names: Names
-    """registered names, or name+option=value"""
-    shape: str = "1,512,64,64"
-    """batch, channels and size of the map"""
-    backward: Flag = False
-    """a training step as well"""
-    latency: bool = True
-    """time it; without, nothing is run"""
-    threads: int | None = None
-    """CPU threads (default: torch's)"""
-    device: str = "cpu"
-    """cpu or cuda"""
-    json: Flag = False
-    """as JSON"""
-
-    def run(self) -> int:
-        import torch
-
-        from widefield.lab.comparison import parse_module
-        from widefield.measure import cost
-
-        shape = _integers(self.shape, "--shape")
-        if len(shape) < 3 or min(shape) < 1:
-            raise ValueError(f"--shape takes b,c,h,w (or b,c,n), all at least 1, got {self.shape!r}")
-        if not self.names:
-            raise ValueError("name at least one module; `widefield list` shows them")
-        _set_threads(self.threads)
-        found = []
-        for text in self.names:
-            name, options = parse_module(text)
-            module = create(name, shape[1], **options)
-            report = cost(module, shape, device=torch.device(self.device), backward=self.backward, latency=self.latency)
-            found.append({"name": text, **report.as_dict()})
-        if self.json:
-            tables.print_json(found)
-            return 0
-        columns = ["module", "parameters", "multiply-adds", "memory forward", "time forward"]
-        columns += ["multiply-adds fwd+bwd", "memory fwd+bwd", "time fwd+bwd"] if self.backward else []
-        rows = []
-        for r in found:
-            bound = "≥ " if r["lower_bound"] else ""
-            row = [r["name"], tables.million(r["parameters"]), bound + tables.giga(r["multiply_adds"]),
-                   tables.mega_bytes(r["activation_memory_forward"]), tables.milliseconds(r["latency_forward_s"])]
-            if self.backward:
-                row += [tables.giga(r["multiply_adds_training"]), tables.mega_bytes(r["activation_memory_training"]),
-                        tables.milliseconds(r["latency_training_s"])]  # fmt: skip
-            rows.append(row)
-        notes = [f"input {'x'.join(map(str, shape))}, float32, {self.device}, {torch.get_num_threads()} threads. "
-                 "Multiply-adds of matrix products and convolutions; memory is the peak beyond parameters and input."]
-        notes += [f"≥: no formula for {', '.join(r['uncounted'])} in {r['name']}" for r in found if r["lower_bound"]]
-        tables.print_table(columns, rows, caption="\n".join(notes))
-        return 0
-
-
-def _integers(text: str, option: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        raise ValueError(f"{option} takes whole numbers with commas between, got {text!r}") from None
-
-
-def _set_threads(threads: int | None) -> None:
-    if threads is not None:
-        import torch
-
-        if threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {threads}")
-        torch.set_num_threads(threads)
+from widefield.cli.words import Flag, integers, set_threads
+from widefield.core.registry import list_modules
 
 
 @dataclass(frozen=True)
@@ -175,10 +26,10 @@ class Compare:
     """names with commas between, options as name+option=value; 'default', or 'all'"""
     seeds: int = 2
     """runs of each module"""
-    steps: int = 400
+    steps: int = 600
     """updates of each run"""
     batch_size: int | None = None
-    """pictures a step (16)"""
+    """pictures a step (default: 32 on the embedded scenes, else 16)"""
     backbone: str = "plain"
     """'plain' (from scratch), or any convolutional network of timm, e.g. efficientnet_lite0"""
     pretrained: str = "auto"
@@ -190,7 +41,7 @@ class Compare:
     width: int | None = None
     """channels that the context sees"""
     rank: int | None = None
-    """of decompositions (default: a quarter of the width, at most 64)"""
+    """of decompositions (default: half of the width, at most 64)"""
     gradient: str | None = None
     """of iterative modules: one_step, codes_only, unrolled, neumann, implicit"""
     crop: str | None = None
@@ -227,7 +78,7 @@ class Compare:
         from widefield.lab.comparison import compare
         from widefield.lab.report import write_report
 
-        _set_threads(self.threads)
+        set_threads(self.threads)
         # Progress goes to standard error, so that standard output holds the table alone.
         console = Console(stderr=True)
         data = load_segmentation(self.data, **self._data_options())
@@ -262,16 +113,17 @@ class Compare:
         from widefield.lab.comparison import DEFAULT_MODULES, Comparison
         from widefield.lab.experiment import Experiment
 
+        batch = 16 if data.natural else 32
         freeze = self.freeze_backbone if self.freeze_backbone is not None else self.backbone != "plain"
         base = Experiment(
             module="none", data=self.data, data_options=self._data_options(), data_state=fingerprint(data),
             backbone=self.backbone, pretrained=self.pretrained, output_stride=self.output_stride, width=self.width,
-            freeze_backbone=freeze, batch_size=self.batch_size or 16, steps=self.steps, lr=self.lr,
+            freeze_backbone=freeze, batch_size=self.batch_size or batch, steps=self.steps, lr=self.lr,
             evaluate_every=max(1, self.steps // 4), gate=None if self.closed_gates else 1.0,
             precision=self.precision, device=self.device,
         )  # fmt: skip
         if self.crop is not None:
-            crop = _integers(self.crop, "--crop")
+            crop = integers(self.crop, "--crop")
             if len(crop) != 2:
                 raise ValueError(f"--crop takes height,width, got {self.crop!r}")
             base = replace(base, crop=(crop[0], crop[1]))
@@ -315,9 +167,9 @@ def _print_comparison(summary: dict[str, Any]) -> None:
         d = r["difference"]
         rows.append([
             r["module"],
-            tables.percent(r["mean"], r["half_width"]),
-            f"{tables.percent(d['mean'], d['half_width'])} {d['verdict']}" if d else "baseline",
-            tables.percent(r["accuracy_mean"], r["accuracy_half_width"]),
+            tables.score(r["mean"], r["half_width"]),
+            f"{tables.signed(d['mean'], d['half_width'])} {d['verdict']}" if d else "baseline",
+            tables.score(r["accuracy_mean"], r["accuracy_half_width"]),
             tables.million(r["parameters"]),
             ("≥ " if r["lower_bound"] else "") + tables.giga(r["multiply_adds"]),
             tables.mega_bytes(r["activation_memory_training"]),
@@ -326,7 +178,7 @@ def _print_comparison(summary: dict[str, Any]) -> None:
         ])  # fmt: skip
     s = summary["setting"]
     tables.print_table(
-        ("module", "mIoU %", f"against {summary['baseline']}", "accuracy %", "parameters", "multiply-adds",
+        ("module", "mIoU", f"against {summary['baseline']}", "accuracy", "parameters", "multiply-adds",
          "memory fwd+bwd", "time fwd+bwd", "training"),
         rows,
         caption=f"{summary['data']['name']}, {s['steps']} steps, {len(s['seeds'])} seeds, ± 95% interval; cost of "
