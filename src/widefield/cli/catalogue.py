@@ -138,8 +138,11 @@ class Cost:
                 tables.milliseconds(r["latency_forward_s"]),
             ]
             if self.backward:
-                row += [tables.giga(r["multiply_adds_training"]), tables.mega_bytes(r["activation_memory_training"]),
-                        tables.milliseconds(r["latency_training_s"])]  # fmt: skip
+                row += [
+                    tables.giga(r["multiply_adds_training"]),
+                    tables.mega_bytes(r["activation_memory_training"]),
+                    tables.milliseconds(r["latency_training_s"]),
+                ]
             rows.append(row)
         notes = [
             f"input {'x'.join(map(str, shape))}, float32, {self.device}, {torch.get_num_threads()} threads. "
