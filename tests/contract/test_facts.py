@@ -71,7 +71,9 @@ def exact(name: str, **options: str) -> bool:
     def run(x: Tensor, *values: Tensor) -> Tensor:
         return functional_call(module, dict(zip(names, values, strict=True)), (x,))
 
-    return torch.autograd.gradcheck(run, (x, *parameters), eps=1e-6, atol=1e-5, raise_exception=False, fast_mode=True)
+    return torch.autograd.gradcheck(
+        run, (x, *parameters), eps=1e-6, atol=1e-5, raise_exception=False, fast_mode=True
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

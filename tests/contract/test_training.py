@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import widefield
-
 from registry import MOVING, NAMES, build, facts, gradients, having, randn
 
 SHAPES = {1: (2, 16, 11), 2: (2, 16, 5, 7), 3: (2, 16, 3, 4, 5)}

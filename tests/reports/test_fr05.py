@@ -29,7 +29,7 @@ def test_fr05_the_norm_is_a_parameter(name: str, norm: str) -> None:
 
 
 @pytest.mark.parametrize("name", having("norm"))
-def test_fr05_a_norm_that_needs_more_values_names_itself(name: str) -> None:
-    """Torch's own batch norm, given as a callable, keeps torch's refusal; everything of ours runs."""
+def test_fr05_every_batch_norm_is_the_one_that_survives(name: str) -> None:
+    """Torch's own, given as a callable, keeps torch's refusal; it is never the default."""
     module = build(name).train()
     assert not any(isinstance(part, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d) for part in module.modules())

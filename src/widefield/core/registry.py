@@ -36,7 +36,7 @@ class Facts:
         linear_in_x: the context is linear in x.
         row_sum: what each row of the mixing matrix sums to; None where there is no such matrix.
         identity_at_init: a closed gate makes a new module return its input (or its ReLU).
-        exportable: `torch.export` and ONNX.
+        exportable: to ONNX. `torch.export`, and so compilation, takes every module.
         max_rank: option that bounds the rank over positions of the context (of the mixing matrix too, where there
             is one), for each head and each branch; None where nothing but the width of the context does.
         complexity: order of the multiply-adds in n, the number of positions; "1" where they do not grow.

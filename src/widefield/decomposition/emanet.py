@@ -91,8 +91,8 @@ class EMAttention(Context):
 
     def factors(self, tokens: Tensor, *, watch: bool = False) -> Factors:
         """Bases `(b, c, r)` and responsibilities `(b, n, r)` of `(b, c, n)`."""
-        # A copy where the buffer moves before a backward pass still to come has read it.
-        bases = self.starts.of(self.bases, tokens) if self.training and self.moving else self.bases
+        # A copy: the buffer may move before a backward pass still to come has read it.
+        bases = self.starts.of(self.bases, tokens) if self.training and self.moving else self.bases.clone()
         start = bases.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         if self.gradient == "stopped":
             with torch.no_grad():

@@ -2,7 +2,8 @@
 """The ham: a map of features replaced by its low-rank reconstruction, and nothing else.
 
 Paper   Is Attention Better Than Matrix Decomposition?, ICLR 2021, arXiv:2109.04553, section 2.2.
-Facts   output rank over positions at most heads x rank; cost linear in n; no parameters.
+Facts   output rank over positions at most heads x rank; cost linear in n; no parameters. ONNX has no Cholesky
+        factorisation, which CD needs.
 Differs the start does not change in evaluation, so the same image has the same answer. The released code draws
         new bases on every call, in evaluation too; and moves its "online" bases in evaluation, never in
         training. Here random bases are drawn in training only and online bases move in training only.
@@ -123,7 +124,6 @@ class SpatialHam(nn.Module):
             shape = (matrix.shape[0], self.length, self.rank)
             uniform = torch.rand(shape, device=matrix.device, dtype=matrix.dtype)
             return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
-        # A copy where the buffer moves before a backward pass still to come has read it.
         bases = self.starts.of(self.bases, matrix) if self.moves else self.bases
         return bases.to(matrix.dtype).repeat(batch, 1, 1)
 
@@ -349,6 +349,7 @@ class HamNMF(Ham):
     random_start=True,
     exact_gradient=False,
     max_rank="rank",
+    exportable=False,
 )
 class HamCD(Ham):
     method_type = ConceptDecomposition
