@@ -99,7 +99,7 @@ def test_compare_end_to_end_and_again(capsys, tmp_path, monkeypatch):
              "--batch-size", "2", "--width", "8", "--out", "out")  # fmt: skip
     status, out, err = run(capsys, *words)
     assert status == 0
-    assert "no context module helped" in out
+    assert "no context module can be told from none" in out
     assert "report:" in err
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "hamburger-nmf" in page

@@ -17,7 +17,7 @@ from torch import nn
 
 from widefield import create
 from widefield.core import BatchNorm
-from widefield.decomposition.ham import SpatialHam
+from widefield.decomposition.factoriser import SpatialHam
 from widefield.decomposition.method import reconstruct
 from widefield.models.heads import LightHamHead
 

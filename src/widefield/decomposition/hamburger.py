@@ -6,10 +6,10 @@
 Paper   Is Attention Better Than Matrix Decomposition?, ICLR 2021, arXiv:2109.04553.
 Facts   cost O(t r c n), rank of the context at most heads x rank, projections of 2 c d n. ONNX has no Cholesky
         factorisation, which CD needs, and no normal quantile, of which a channel ham of CD or VQ makes its start.
-Differs see `ham.py` for the start. The one-step gradient differentiates the last step over bases and codes, as
-        the paper's pseudo-code says; gradient="codes_only" is what the authors released. Their norms move
-        their running statistics by 3e-4 a step, made for 30,000 steps of fine-tuning; here it is torch's 0.1,
-        since after a short training the evaluation would still use the statistics of the start. For theirs
+Differs see `factoriser.py` for the start. The one-step gradient differentiates the last step over bases and
+        codes, as the paper's pseudo-code says; gradient="codes_only" is what the authors released. Their norms
+        move their running statistics by 3e-4 a step, made for 30,000 steps of fine-tuning; here it is torch's
+        0.1, since after a short training the evaluation would still use the statistics of the start. For theirs
         pass `norm=lambda c: BatchNorm(c, momentum=3e-4)`.
 """
 
@@ -28,16 +28,8 @@ from widefield.core.norm import NormName, make_norm
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
 from widefield.decomposition.concept import ConceptDecomposition
-from widefield.decomposition.ham import (
-    PAPER,
-    TITLE,
-    ChannelHam,
-    SpatialHam,
-    codes_map,
-    make_method,
-    positions,
-    solve,
-)
+from widefield.decomposition.factoriser import ChannelHam, SpatialHam, codes_map, solve
+from widefield.decomposition.ham import PAPER, TITLE, make_method, positions
 from widefield.decomposition.method import Factors
 from widefield.decomposition.nmf import NMF
 from widefield.decomposition.vector_quantisation import SoftVQ

@@ -370,7 +370,7 @@ def sentence(rows: Sequence[dict[str, Any]], baseline: str, data: str) -> str:
     if not groups:
         said.append("There is nothing to compare yet.")
     elif "better" not in groups and "cannot tell" not in groups:
-        said.insert(0, f"On {data}, no context module helped within this many steps.")
+        said.insert(0, f"On {data}, within this many steps, no context module can be told from {baseline}.")
     failed = [row["module"] for row in rows if row["status"] != "finished"]
     if failed:
         said.append(f"Not finished: {', '.join(failed)}.")

@@ -10,7 +10,8 @@ mmseg       open-mmlab mmsegmentation: EMAModule, LightHamHead
 from __future__ import annotations
 
 from widefield.decomposition.emanet import EMAU, EMAttention
-from widefield.decomposition.ham import Ham, SpatialHam
+from widefield.decomposition.factoriser import SpatialHam
+from widefield.decomposition.ham import Ham
 from widefield.decomposition.hamburger import Hamburger, HamburgerV2, HamburgerV2Plus
 from widefield.weights.reference import Table, reference
 
