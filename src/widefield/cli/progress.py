@@ -43,7 +43,8 @@ class Bars:
 
     def watch(self, step: Step) -> None:
         """Told about every step of every run."""
-        name = f"{step.experiment.module} seed {step.experiment.seed}"
+        said = step.experiment.options.get("gradient")
+        name = f"{step.experiment.module}{f' {said}' if said else ''} seed {step.experiment.seed}"
         if step.stage == "features":
             if not self.told and not self.console.is_terminal:
                 self.console.print(

@@ -48,10 +48,10 @@ class Experiment:
     freeze_backbone: bool = False
     crop: tuple[int, int] | None = None
     batch_size: int = 32
-    steps: int = 600
+    steps: int = 400
     seed: int = 0
     lr: float | None = None
-    evaluate_every: int = 150
+    evaluate_every: int = 100
     gate: float | None = 1.0
     precision: str = "32-true"
     device: str = "auto"
