@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import platform
 import statistics
 import sys
@@ -166,6 +167,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("bench"))
     words = parser.parse_args()
+    # Torch warns here when CUDA_HOME is set on a machine without a GPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     torch.set_num_threads(words.threads)
     sizes = (32,) if words.quick else (64, 128)
     results: list[Result] = []

@@ -41,9 +41,10 @@ def directed(x: Tensor) -> Directed:
     In one memory layout: a low temperature enlarges the last bit in which products of two layouts differ.
     """
     x = x.contiguous()
-    norm = torch.linalg.vector_norm(x, dim=1)
-    alive = norm > tiny(x.dtype)
-    return Directed(x, torch.where(alive, 1 / torch.where(alive, norm, 1.0), 0.0)[..., None])
+    # Not vector_norm: over an outer axis it takes three times as long.
+    squared = (x * x).sum(1)
+    alive = squared > tiny(x.dtype) ** 2
+    return Directed(x, torch.where(alive, torch.where(alive, squared, 1.0).rsqrt(), 0.0)[..., None])
 
 
 def assign(prepared: Directed, bases: Tensor, temperature: float) -> Tensor:
