@@ -7,6 +7,9 @@
 torch.Size([1, 512, 32, 32])
 """
 
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+
 from widefield._version import __version__ as __version__
 from widefield.core import Context as Context
 from widefield.core import Cost as Cost
@@ -20,3 +23,27 @@ from widefield.core import create as create
 from widefield.core import describe as describe
 from widefield.core import list_modules as list_modules
 from widefield.core import register as register
+
+# Rooms that need more than torch are imported when they are first asked for.
+_ROOMS = (
+    "attention",
+    "data",
+    "decomposition",
+    "implicit",
+    "lab",
+    "measure",
+    "models",
+    "pooling",
+    "tasks",
+    "weights",
+)
+
+
+def __getattr__(name: str) -> _ModuleType:
+    if name in _ROOMS:
+        return _import_module(f"widefield.{name}")
+    raise AttributeError(f"module 'widefield' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ROOMS])

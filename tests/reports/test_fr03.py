@@ -46,3 +46,16 @@ def test_fr03_a_random_start_is_random_when_asked_for(name: str) -> None:
         first = module(x)
         torch.manual_seed(4)
         assert not torch.equal(module(x), first)
+
+
+def test_a_random_start_takes_a_generator() -> None:
+    module = build("hamburger-nmf", 16, bases="random").train()
+    x = torch.rand(1, 16, 5, 6)
+    before = torch.get_rng_state()
+    outputs = []
+    for seed in (1, 1, 2):
+        module.ham.generator = torch.Generator().manual_seed(seed)
+        outputs.append(module(x))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+    assert torch.equal(torch.get_rng_state(), before)

@@ -56,12 +56,14 @@ class SpatialHam(nn.Module):
             bases in training: `D + 0.9 (mean D - D)`, unit vectors again.
 
     Attributes:
+        generator: of the random bases; None is the global one.
         moving: whether training moves "online" bases. Freezing parameters with `requires_grad_(False)` does not
             stop the buffer: set `moving = False` or call `eval()`.
     """
 
     bases: Tensor
     moving = True
+    generator: torch.Generator | None = None
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class SpatialHam(nn.Module):
         batch = matrix.shape[0] // self.heads
         if self.training and self.start == "random":
             shape = (matrix.shape[0], self.length, self.rank)
-            uniform = torch.rand(shape, device=matrix.device, dtype=matrix.dtype)
+            uniform = torch.rand(shape, generator=self.generator, device=matrix.device, dtype=matrix.dtype)
             return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
         bases = self.starts.of(self.bases, matrix) if self.moves else self.bases
         return bases.to(matrix.dtype).repeat(batch, 1, 1)
@@ -186,7 +188,8 @@ class ChannelHam(SpatialHam):
     def starting_bases(self, matrix: Tensor) -> Tensor:
         batch, length = matrix.shape[:2]
         if self.training and self.start == "random":
-            uniform = torch.rand((batch, length, self.rank), device=matrix.device, dtype=matrix.dtype)
+            shape = (batch, length, self.rank)
+            uniform = torch.rand(shape, generator=self.generator, device=matrix.device, dtype=matrix.dtype)
             return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
         return self.method.draw(spread(length, self.rank, matrix.device, matrix.dtype)).expand(batch, -1, -1)
 

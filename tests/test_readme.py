@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's table is the one that the command prints, and its snippets run."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import widefield
+from widefield.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_modules_is_up_to_date(capsys):
+    assert main(["list", "--markdown"]) == 0
+    assert capsys.readouterr().out.strip() in README, "run `widefield list --markdown` and put its output there"
+
+
+def test_the_first_snippet_runs():
+    (snippet,) = [s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "widefield.create" in s]
+    names: dict = {}
+    exec(snippet, names)
+    assert names["y"].shape == (1, 512, 33, 47)
+
+
+def test_the_fixed_point_snippet_runs():
+    (snippet,) = [s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "fixed_point" in s]
+    width = 4
+    names = {"torch": torch, "W": 0.1 * torch.eye(width), "x": torch.ones(2, width), "z0": torch.zeros(2, width)}
+    exec(snippet, names)
+    assert torch.allclose(names["z"], torch.tanh(names["z"] @ names["W"].T + names["x"]), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["create", "list_modules", "describe"])
+def test_the_names_of_the_readme_exist(name):
+    assert hasattr(widefield, name)
