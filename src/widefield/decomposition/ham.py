@@ -36,7 +36,7 @@ class Ham(Context):
     Args:
         channels: c.
         rank, steps, eval_steps, gradient, terms, bases, heads: as in `SpatialHam`.
-        temperature: of the soft assignments of CD and VQ (1 / tau in the paper; 0.01 or 0.1).
+        temperature: of the soft assignments of CD and VQ, 1 / tau in the paper (None: 0.1; see `concept.py`).
         axis: "spatial" (bases are features) or "channel" (bases are maps).
     """
 

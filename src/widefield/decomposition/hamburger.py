@@ -56,7 +56,7 @@ class Hamburger(Context):
         bases: "fixed", "random" or "online" (see `SpatialHam`).
         width: d, channels inside (None: as many as the input).
         heads: blocks of the d channels, each decomposed on its own.
-        temperature: of the soft assignments of CD and VQ (1 / tau in the paper; 0.01 or 0.1).
+        temperature: of the soft assignments of CD and VQ, 1 / tau in the paper (None: 0.1; see `concept.py`).
         norm: after the upper bread.
     """
 

@@ -28,7 +28,7 @@ def objective(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
     return 0.5 * (codes * squares).sum((1, 2))
 
 
-def soft_vq(x: Tensor, bases: Tensor, *, steps: int = 6, temperature: float = 0.01) -> Factors:
+def soft_vq(x: Tensor, bases: Tensor, *, steps: int = 6, temperature: float = 0.1) -> Factors:
     """Code words and soft assignments of x, `(b, c, n)`, from bases `(b, c, r)`."""
     return run_method(SoftVQ(temperature), x, bases, steps)
 
@@ -41,7 +41,7 @@ class SoftVQ:
         temperature: of the assignment, 1 / tau of the paper.
     """
 
-    temperature: float = 0.01
+    temperature: float = 0.1
 
     nonnegative = False
 
