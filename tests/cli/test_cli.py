@@ -75,6 +75,11 @@ def test_cost_agrees_with_arithmetic(capsys):
         (("compare", "--backbone", "resnet18x"), "resnet18"),
         (("compare", "--gradient", "onestep"), "one_step"),
         (("compare", "--crop", "3"), "--crop"),
+        (("compare", "--crop", "0,0"), "at least 1"),
+        (("compare", "--batch-size", "0"), "batch_size"),
+        (("compare", "--rank", "0"), "rank"),
+        (("compare", "--out", "/dev/null/x"), "/dev/null"),
+        (("compare", "--backbone", "resnet18", "--pretrained", __file__), "cannot be read as weights"),
     ],
 )
 def test_bad_words_give_one_line_and_status_two(capsys, tmp_path, monkeypatch, words, said):

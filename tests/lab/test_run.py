@@ -15,7 +15,7 @@ import torch
 
 from widefield.data import scenes
 from widefield.lab import Experiment, LocalEngine, Record, run
-from widefield.lab.record import DamagedCheckpoint
+from widefield.lab.record import DamagedFile
 from widefield.lab.run import Diverged
 
 TINY = Experiment(
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_run_starts_over(finished, dat
     record = Record.open(tmp_path / "runs", TINY)
     (record.folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
     (record.folder / "metrics.jsonl").write_text('{"step": 4, "lo')
-    with pytest.warns(DamagedCheckpoint, match="starts over"):
+    with pytest.warns(DamagedFile, match="starts over"):
         run(TINY, tmp_path / "runs", data=data)
     assert contents(record) == contents(finished)
     assert (record.folder / "checkpoint.damaged").exists()
@@ -162,3 +162,35 @@ def test_a_folder_of_another_experiment_is_refused(tmp_path):
     (folder / "experiment.json").write_text(replace(TINY, seed=5).to_json())
     with pytest.raises(ValueError, match="another experiment"):
         Record.open(Path(tmp_path), TINY)
+
+
+@pytest.mark.parametrize("name", ["record.json", "experiment.json", "timing.json", "metrics.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe{", b'{"step": '])
+def test_damaged_files_of_a_record_do_not_stop_a_comparison(finished, data, tmp_path, name, content):
+    import shutil
+    import warnings
+
+    from widefield.lab import Comparison, compare
+
+    base = replace(TINY, module="none", options={})
+    comparison = Comparison(("hamburger-nmf+rank=4+bases=random",), 1, base)
+    folder = tmp_path / "runs" / TINY.folder
+    shutil.copytree(finished.folder, folder)
+    (folder / name).write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedFile)
+        summary = compare(comparison, data, tmp_path)
+    (row,) = summary["rows"]
+    assert row["status"] == "finished"
+    assert row["values"] == [finished.result["score"]["miou"]]
+    assert json.loads((folder / "record.json").read_text()) == finished.result
+
+
+def test_a_damaged_cost_is_measured_again(data, tmp_path):
+    from widefield.lab import Comparison, compare
+
+    comparison = Comparison(("none",), 1, replace(TINY, module="none", options={}))
+    first = compare(comparison, data, tmp_path)
+    (path,) = (tmp_path / "cost").glob("*.json")
+    path.write_text("{}")
+    assert compare(comparison, data, tmp_path)["rows"][0]["parameters"] == first["rows"][0]["parameters"]

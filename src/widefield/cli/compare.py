@@ -113,12 +113,12 @@ class Compare:
         from widefield.lab.comparison import DEFAULT_MODULES, Comparison
         from widefield.lab.experiment import Experiment
 
-        batch = 16 if data.natural else 32
+        batch = self.batch_size if self.batch_size is not None else 16 if data.natural else 32
         freeze = self.freeze_backbone if self.freeze_backbone is not None else self.backbone != "plain"
         base = Experiment(
-            module="none", data=self.data, data_options=self._data_options(), data_state=fingerprint(data),
+            module="none", data=self.data, data_options=self._data_options(), data_state=data.fingerprint(),
             backbone=self.backbone, pretrained=self.pretrained, output_stride=self.output_stride, width=self.width,
-            freeze_backbone=freeze, batch_size=self.batch_size or batch, steps=self.steps, lr=self.lr,
+            freeze_backbone=freeze, batch_size=batch, steps=self.steps, lr=self.lr,
             evaluate_every=max(1, self.steps // 4), gate=None if self.closed_gates else 1.0,
             precision=self.precision, device=self.device,
         )  # fmt: skip
@@ -150,12 +150,6 @@ class Compare:
             flag = f"--{name.replace('_', '-')}"
             words += [flag] if value is True and name in ("binary", "closed_gates") else [flag, str(value)]
         return shlex.join([*words, "--out", str(self.folder)])
-
-
-def fingerprint(data: Any) -> str:
-    """Changes when a data set does: sizes, counts, classes and files left out."""
-    facts = (data.name, data.classes, data.train.sizes, data.val.sizes, data.problems)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:10]
 
 
 def _print_comparison(summary: dict[str, Any]) -> None:

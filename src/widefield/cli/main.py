@@ -6,12 +6,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from widefield.core.extras import require
 
 INTERRUPTED = 130
+
+
+def _show_warning(message: Any, *rest: Any) -> None:
+    print(f"widefield: warning: {message}", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     try:
-        return command.run()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return command.run()
     except KeyboardInterrupt:
         again = command.resume() if hasattr(command, "resume") else None
         print(f"\nstopped.{f' Resume with: {again}' if again else ''}", file=sys.stderr)
@@ -60,4 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("WIDEFIELD_TRACEBACK"):
             raise
         print(f"widefield: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if os.environ.get("WIDEFIELD_TRACEBACK"):
+            raise
+        print(
+            f"widefield: {type(error).__name__}: {error}\nNot foreseen; WIDEFIELD_TRACEBACK=1 shows where.",
+            file=sys.stderr,
+        )
         return 2

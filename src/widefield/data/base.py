@@ -59,6 +59,23 @@ class SegmentationData:
     ignore_index: int = IGNORE
     natural: bool = True
 
+    def __post_init__(self) -> None:
+        twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+        if twice:
+            raise DataError(
+                f"{self.name}: the class names {', '.join(map(repr, twice))} stand twice; name each once"
+            )
+
+    def fingerprint(self) -> str:
+        """Changes when the pictures, masks, classes or splits do: a hash of what the files hold."""
+        digest = hashlib.sha256(repr((self.name, self.classes, len(self.train), len(self.val))).encode())
+        for split in (self.train, self.val):
+            for pair in getattr(split, "pairs", ()):
+                for path in pair:
+                    digest.update(f"{path.name} {path.stat().st_size} ".encode())
+                    digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()[:16]
+
     @property
     def num_classes(self) -> int:
         """How many classes."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from widefield.data.images import DataError, Pair, is_picture
+from widefield.data.images import DataError, Pair, is_picture, read_lines
 
 # What people append to a common stem to tell a picture from its mask.
 _SUFFIX = re.compile(
@@ -64,7 +64,7 @@ def pairs_from_list(path: Path, root: Path) -> list[Pair]:
         DataError: a line without two columns.
     """
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(read_lines(path), 1):
         columns = line.split()
         if not columns:
             continue
@@ -78,7 +78,7 @@ def pairs_from_list(path: Path, root: Path) -> list[Pair]:
 
 def names_from_list(path: Path) -> list[str] | None:
     """The file stems in a list with one name a line; None if a line has more columns."""
-    rows = [line.split() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    rows = [line.split() for line in read_lines(path) if line.strip()]
     if any(len(row) != 1 for row in rows):
         return None
     # A name may hold dots; only a picture's ending is taken off.

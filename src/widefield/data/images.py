@@ -33,6 +33,18 @@ class Pair(NamedTuple):
     mask: Path
 
 
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file in UTF-8.
+
+    Raises:
+        DataError: another encoding; names the file.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+
+
 def _open(path: Path):
     """The decoded PIL picture, or a `DataError` that names the file."""
     pil = require("PIL.Image", "tasks")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from widefield.data.images import DataError
+from widefield.data.images import DataError, read_lines
 
 IGNORE = 255
 Colour = tuple[int, int, int]
@@ -209,7 +209,7 @@ def read_classes(path: Path) -> LabelSpec:
     Raises:
         DataError: lines of different kinds, a value named twice, or no class.
     """
-    lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    lines = [line.split("#")[0].strip() for line in read_lines(path)]
     rows = [re.match(r"^(\d+\s+\d+\s+\d+\s+|\d+[\s:,]+)?(\S.*)$", line) for line in lines if line]
     heads = [len(re.findall(r"\d+", row.group(1) or "")) for row in rows if row]
     if not rows or len(set(heads)) > 1 or None in rows:

@@ -102,7 +102,7 @@ class Comparison:
         name, options = parse_module(text)
         facts, accepted = entry(name).facts, entry(name).options
         if "rank" in accepted and "rank" not in options:
-            options["rank"] = self.rank or max(1, min(64, width // 2))
+            options["rank"] = max(1, min(64, width // 2)) if self.rank is None else self.rank
         if facts.iterative and self.gradient is not None and "gradient" not in options:
             options["gradient"] = self.gradient
         return name, options
@@ -141,6 +141,7 @@ def compare(
     Returns:
         The summary that `widefield.lab.report.write_report` draws.
     """
+    (out / "runs").mkdir(parents=True, exist_ok=True)
     probe = build_model(replace(comparison.base, module="none", options={}, seed=0), data)
     width = probe.width
     experiments = comparison.experiments(width)
@@ -310,7 +311,7 @@ def _cost(experiment: Experiment, shape: tuple[int, ...], out: Path) -> dict[str
     """Measured once a comparison and kept: times differ from one measurement to the next."""
     key = hashlib.sha256(repr((experiment.module, sorted(experiment.options.items()), shape)).encode()).hexdigest()
     path = out / "cost" / f"{experiment.module}-{key[:10]}.json"
-    if not path.exists():
+    if not _whole(path, "parameters"):
         module = create(experiment.module, shape[1], **experiment.options)
         write_json(path, cost(module, shape, backward=True).as_dict())
     measured = read_json(path)
@@ -323,6 +324,14 @@ def _cost(experiment: Experiment, shape: tuple[int, ...], out: Path) -> dict[str
         "latency_forward": measured["latency_forward_s"],
         "latency_training": measured["latency_training_s"],
     }
+
+
+def _whole(path: Path, key: str) -> bool:
+    """Whether a kept measurement can be read; one that cannot is made again."""
+    try:
+        return key in dict(read_json(path))
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _gates(gate: float | None, by_module: Mapping[str, Sequence[Outcome]]) -> str:

@@ -62,6 +62,8 @@ class Experiment:
                 f"steps, batch_size and evaluate_every must be at least 1, got {self.steps}, {self.batch_size}, "
                 f"{self.evaluate_every}"
             )
+        if self.crop is not None and min(self.crop) < 1:
+            raise ValueError(f"crop must be a height and a width of at least 1, got {self.crop}")
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, got {self.seed}")
         try:

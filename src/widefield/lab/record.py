@@ -44,12 +44,22 @@ class Record:
         """
         record = cls(root / experiment.folder)
         path = record.folder / "experiment.json"
-        if path.exists():
-            found = Experiment.from_json(path.read_text(encoding="utf-8"))
-            if found != experiment:
-                raise ValueError(f"{path} holds another experiment; choose another --out or delete that folder")
-        else:
+        try:
+            found = Experiment.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
+        except (ValueError, TypeError, AttributeError) as error:
+            # The folder's name is the experiment's hash, so what it was is known.
+            _set_aside(path, error, "written again")
+            found = None
+        if found is None:
             write_text(path, experiment.to_json() + "\n")
+        elif found != experiment:
+            raise ValueError(f"{path} holds another experiment; choose another --out or delete that folder")
+        if record.finished:
+            try:
+                found_result = record.result
+                _ = found_result["score"]["miou"], found_result["gradients"], found_result["parameters"]["total"]
+            except (ValueError, TypeError, KeyError) as error:
+                _set_aside(record.folder / "record.json", error, "this run is done again")
         return record
 
     @property
@@ -76,8 +86,10 @@ class Record:
     @property
     def seconds(self) -> float:
         """Time spent training, over all attempts."""
-        path = self.folder / "timing.json"
-        return float(read_json(path)["seconds"]) if path.exists() else 0.0
+        try:
+            return float(read_json(self.folder / "timing.json")["seconds"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return 0.0
 
     @property
     def evidence(self) -> Path | None:
@@ -103,11 +115,13 @@ class Record:
         path = self.folder / "metrics.jsonl"
         if not path.exists():
             return
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                yield json.loads(line)
+                found = json.loads(line)
             except json.JSONDecodeError:
                 continue
+            if isinstance(found, dict) and isinstance(found.get("step"), int):
+                yield found
 
     def save_checkpoint(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, seconds: float
@@ -126,7 +140,7 @@ class Record:
         """Restores the last checkpoint and cuts metrics.jsonl back to it: steps done, seconds spent.
 
         Warns:
-            DamagedCheckpoint: the file cannot be read; it is set aside and the run starts over.
+            DamagedFile: the file cannot be read; it is set aside and the run starts over.
         """
         path = self.folder / "checkpoint.safetensors"
         step, seconds = 0, 0.0
@@ -134,14 +148,11 @@ class Record:
             try:
                 meta, tensors = _read(path)
                 step, seconds = int(meta["step"]), float(meta["seconds"])
+                if {k for k in tensors if k.startswith(_MODEL)} != {_MODEL + k for k in model.state_dict()}:
+                    raise ValueError("it holds the state of another network")
             except Exception as error:
-                aside = path.with_suffix(".damaged")
-                path.replace(aside)
-                warnings.warn(
-                    f"{path} cannot be read ({error}); set aside as {aside.name}, this run starts over",
-                    DamagedCheckpoint,
-                    stacklevel=2,
-                )
+                step, seconds = 0, 0.0
+                _set_aside(path, error, "this run starts over")
             else:
                 _restore(tensors, model, optimizer)
         kept = [json.dumps(line) for line in self.lines() if line["step"] <= step]
@@ -149,8 +160,17 @@ class Record:
         return step, seconds
 
 
-class DamagedCheckpoint(UserWarning):
-    """A checkpoint that cannot be read."""
+class DamagedFile(UserWarning):
+    """A file of a record that cannot be read."""
+
+
+def _set_aside(path: Path, error: Exception, what: str) -> None:
+    aside = path.with_suffix(".damaged")
+    path.replace(aside)
+    reason = str(error) or type(error).__name__
+    warnings.warn(
+        f"{path} cannot be read ({reason}); set aside as {aside.name}, {what}", DamagedFile, stacklevel=3
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -273,13 +273,24 @@ def read_state(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; pretrained takes 'auto', 'none' or a path to weights")
-    if path.suffix == ".safetensors":
-        return require("safetensors.torch", "weights").load_file(path)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        if path.suffix == ".safetensors":
+            return require("safetensors.torch", "weights").load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise
+    except Exception as error:  # every reader has its own exceptions for a file that is none of its kind
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"{path} cannot be read as weights ({reason}); accepted are .safetensors, and torch files that hold "
+            "tensors alone, which load without executing code"
+        ) from error
     for key in ("state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()
+    ):
         raise ValueError(f"{path}: expected a state (names to tensors), or one under 'state_dict'")
     return {name.removeprefix("module."): value for name, value in state.items()}
 
