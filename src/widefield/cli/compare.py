@@ -26,7 +26,7 @@ class Compare:
     """names with commas between, options as name+option=value; 'default', or 'all'"""
     seeds: int = 2
     """runs of each module"""
-    steps: int = 450
+    steps: int = 500
     """updates of each run"""
     batch_size: int | None = None
     """pictures a step (default: 32 on the embedded scenes, else 16)"""
