@@ -78,6 +78,8 @@ def test_cost_agrees_with_arithmetic(capsys):
         (("compare", "--crop", "0,0"), "at least 1"),
         (("compare", "--batch-size", "0"), "batch_size"),
         (("compare", "--rank", "0"), "rank"),
+        (("compare", "--lr", "-1"), "lr must be positive"),
+        (("compare", "--modules", "none,hamburger-nmf+width=0"), "widths must be at least 1"),
         (("compare", "--out", "/dev/null/x"), "/dev/null"),
         (("compare", "--backbone", "resnet18", "--pretrained", __file__), "cannot be read as weights"),
     ],

@@ -27,6 +27,8 @@ class Pointwise(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if in_channels < 1 or out_channels < 1:
+            raise ValueError(f"widths must be at least 1, got {in_channels} channels in and {out_channels} out")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None

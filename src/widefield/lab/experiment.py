@@ -64,6 +64,8 @@ class Experiment:
             )
         if self.crop is not None and min(self.crop) < 1:
             raise ValueError(f"crop must be a height and a width of at least 1, got {self.crop}")
+        if self.lr is not None and not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr must be positive and finite, got {self.lr}")
         if self.seed < 0:
             raise ValueError(f"seed must not be negative, got {self.seed}")
         try:
