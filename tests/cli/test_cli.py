@@ -119,6 +119,29 @@ def test_compare_end_to_end_and_again(capsys, tmp_path, monkeypatch):
     assert second["rows"] == first["rows"]
 
 
+def test_a_timm_backbone_takes_pictures_of_several_sizes(capsys, tmp_path, monkeypatch):
+    import numpy as np
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    for folder in ("images", "masks"):
+        (tmp_path / "photos" / folder).mkdir(parents=True)
+    for i in range(8):
+        h, w = 32 + i, 40 - i
+        Image.fromarray(np.full((h, w, 3), 20 * i, np.uint8)).save(tmp_path / f"photos/images/{i}.png")
+        Image.fromarray((np.arange(h * w).reshape(h, w) % 3).astype(np.uint8)).save(
+            tmp_path / f"photos/masks/{i}.png"
+        )
+    words = ("compare", "--data", "photos", "--backbone", "resnet18", "--pretrained", "none", "--modules", "none",
+             "--seeds", "1", "--steps", "1", "--batch-size", "2", "--width", "8", "--out", "out")  # fmt: skip
+    status, out, _ = run(capsys, *words, "--json")
+    assert status == 0
+    assert json.loads(out)["setting"]["frozen_backbone"] is False
+    status, _, err = run(capsys, *words, "--freeze-backbone", "True")
+    assert status == 2
+    assert "leave the option out" in err
+
+
 def test_ctrl_c_says_how_to_resume(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -35,7 +35,8 @@ class Compare:
     pretrained: str = "auto"
     """auto, none, or a file of weights"""
     freeze_backbone: bool | None = None
-    """compute the backbone's features once and train what follows (default: yes for a backbone of timm)"""
+    """compute the backbone's features once and train what follows (default: yes for a backbone of timm on
+    pictures of one size)"""
     output_stride: int | None = None
     """of the backbone"""
     width: int | None = None
@@ -114,7 +115,14 @@ class Compare:
         from widefield.lab.experiment import Experiment
 
         batch = self.batch_size if self.batch_size is not None else 16 if data.natural else 32
-        freeze = self.freeze_backbone if self.freeze_backbone is not None else self.backbone != "plain"
+        one_size = len(set(data.train.sizes) | set(data.val.sizes)) == 1
+        usual = self.backbone != "plain" and one_size
+        freeze = usual if self.freeze_backbone is None else self.freeze_backbone
+        if freeze and not one_size:
+            raise ValueError(
+                "--freeze-backbone True keeps features of pictures of one size, and these have several; resize "
+                "them, or leave the option out to train the backbone too"
+            )
         base = Experiment(
             module="none", data=self.data, data_options=self._data_options(), data_state=data.fingerprint(),
             backbone=self.backbone, pretrained=self.pretrained, output_stride=self.output_stride, width=self.width,
