@@ -135,17 +135,18 @@ class Cost:
                 tables.million(r["parameters"]),
                 bound + tables.giga(r["multiply_adds"]),
                 tables.mega_bytes(r["activation_memory_forward"]),
-                tables.milliseconds(r["latency_forward_s"]),
+                tables.duration(r["latency_forward_s"]),
             ]
             if self.backward:
                 row += [
                     tables.giga(r["multiply_adds_training"]),
                     tables.mega_bytes(r["activation_memory_training"]),
-                    tables.milliseconds(r["latency_training_s"]),
+                    tables.duration(r["latency_training_s"]),
                 ]
             rows.append(row)
+        threads = tables.counted(torch.get_num_threads(), "thread")
         notes = [
-            f"input {'x'.join(map(str, shape))}, float32, {self.device}, {torch.get_num_threads()} threads. "
+            f"input {'x'.join(map(str, shape))}, float32, {self.device}, {threads}. "
             "Multiply-adds: matrix products and convolutions; memory: the peak beyond parameters and input."
         ]
         notes += [

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import tyro
 
 from widefield.cli import tables
 from widefield.cli.words import Flag, integers, set_threads
@@ -69,7 +67,6 @@ class Compare:
     """folder of the results (default: runs/compare-<data>-<hash of the settings>)"""
     json: Flag = False
     """print the table as JSON"""
-    words: tyro.conf.Suppress[tuple[str, ...]] = field(default=())
 
     def run(self) -> int:
         from rich.console import Console
@@ -113,16 +110,11 @@ class Compare:
     def _comparison(self, data: Any) -> Any:
         from widefield.lab.comparison import DEFAULT_MODULES, Comparison
         from widefield.lab.experiment import Experiment
+        from widefield.lab.features import one_size
 
         batch = self.batch_size if self.batch_size is not None else 16 if data.natural else 32
-        one_size = len(set(data.train.sizes) | set(data.val.sizes)) == 1
-        usual = self.backbone != "plain" and one_size
+        usual = self.backbone != "plain" and one_size(data)
         freeze = usual if self.freeze_backbone is None else self.freeze_backbone
-        if freeze and not one_size:
-            raise ValueError(
-                "--freeze-backbone True keeps features of pictures of one size, and these have several; resize "
-                "them, or leave the option out to train the backbone too"
-            )
         base = Experiment(
             module="none", data=self.data, data_options=self._data_options(), data_state=data.fingerprint(),
             backbone=self.backbone, pretrained=self.pretrained, output_stride=self.output_stride, width=self.width,
@@ -153,7 +145,7 @@ class Compare:
         words = ["widefield", "compare"]
         for name, value in asdict(self).items():
             default = type(self).__dataclass_fields__[name].default
-            if name in ("words", "json", "out") or value == default:
+            if name in ("json", "out") or value == default:
                 continue
             flag = f"--{name.replace('_', '-')}"
             words += [flag] if value is True and name in ("binary", "closed_gates") else [flag, str(value)]
@@ -175,15 +167,16 @@ def _print_comparison(summary: dict[str, Any]) -> None:
             tables.million(r["parameters"]),
             ("≥ " if r["lower_bound"] else "") + tables.giga(r["multiply_adds"]),
             tables.mega_bytes(r["activation_memory_training"]),
-            tables.milliseconds(r["latency_training"]),
+            tables.duration(r["latency_training"]),
             f"{r['seconds']:.0f} s",
         ])  # fmt: skip
     s = summary["setting"]
+    seeds = tables.counted(len(s["seeds"]), "seed")
     tables.print_table(
         ("module", "mIoU", f"against {summary['baseline']}", "accuracy", "parameters", "multiply-adds",
          "memory fwd+bwd", "time fwd+bwd", "training"),
         rows,
-        caption=f"{summary['data']['name']}, {s['steps']} steps, {len(s['seeds'])} seeds, ± 95% interval; cost of "
+        caption=f"{summary['data']['name']}, {s['steps']} steps, {seeds}, ± 95% interval; cost of "
         f"the module alone at {'x'.join(map(str, s['feature_shape']))}",
     )  # fmt: skip
     print(summary["verdict"])

@@ -60,7 +60,7 @@ class Bars:
             self.before += self.steps if self.last[1] >= 0 else 0
             self.last = run
             self.bars.reset(self.one, total=step.steps, description=name)
-        note = f"loss {step.loss:.3f}" + (f", mIoU {100 * step.miou:.1f}" if step.miou is not None else "")
+        note = f"loss {step.loss:.3f}" + (f", mIoU {step.miou:.3f}" if step.miou is not None else "")
         self.bars.update(self.one, description=name, completed=step.step, note=note)
         self.bars.update(self.all, completed=self.before + step.step)
         if step.step == step.steps and not self.console.is_terminal:

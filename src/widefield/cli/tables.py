@@ -43,8 +43,12 @@ def mega_bytes(value: float | None) -> str:
     )
 
 
-def milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{1e3 * value:.3g} ms"
+def duration(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.3g} ms"
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def score(mean: float | None, half_width: float | None) -> str:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -91,9 +93,7 @@ class Context(nn.Module):
 
     def cost(self, shape: tuple[int, ...]) -> Cost:
         """Closed-form multiply-adds of one forward at an input shape `(b, c, *space)`, and parameters."""
-        b, n = shape[0], 1
-        for size in shape[2:]:
-            n *= size
+        b, n = shape[0], math.prod(shape[2:])
         projections = sum(m.multiply_adds(n) for m in self.modules() if isinstance(m, Pointwise))
         return Cost(
             b * (projections + self.mixing_cost(tuple(shape[2:]))),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cache
@@ -72,6 +72,13 @@ class Entry:
         """The keyword options with their defaults (`inspect.Parameter.empty` where one is required)."""
         parameters = list(inspect.signature(self.build).parameters.values())[1:]
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def check(self, options: Iterable[str]) -> None:
+        """Raises `UnknownOption` for the first that the module does not have."""
+        accepted = self.options
+        for option in options:
+            if option not in accepted:
+                raise UnknownOption(str(unknown(f"option of {self.name}", option, accepted)))
 
 
 @dataclass(frozen=True)
@@ -164,11 +171,7 @@ def create(name: str, channels: int, **options: Any) -> nn.Module:
         UnknownName: no such module. UnknownOption: no such option. ValueError: an option out of range.
     """
     found = entry(name)
-    accepted = found.options
-    for option in options:
-        if option not in accepted:
-            said = unknown(f"option of {name}", option, accepted)
-            raise UnknownOption(str(said))
+    found.check(options)
     return found.build(channels, **options)
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from widefield.core.numerics import tiny, unit
-from widefield.decomposition.method import Factors, State, reconstruct, run_method
+from widefield.core.numerics import inverse_length, unit
+from widefield.decomposition.method import Factors, State, decompose, reconstruct
 
 EPSILON = 1e-6
 
@@ -41,10 +41,7 @@ def directed(x: Tensor) -> Directed:
     In one memory layout: a low temperature enlarges the last bit in which products of two layouts differ.
     """
     x = x.contiguous()
-    # Not vector_norm: over an outer axis it takes three times as long.
-    squared = (x * x).sum(1)
-    alive = squared > tiny(x.dtype) ** 2
-    return Directed(x, torch.where(alive, torch.where(alive, squared, 1.0).rsqrt(), 0.0)[..., None])
+    return Directed(x, inverse_length(x, 1).mT)
 
 
 def assign(prepared: Directed, bases: Tensor, temperature: float) -> Tensor:
@@ -74,7 +71,7 @@ def concept_decomposition(
     x: Tensor, bases: Tensor, *, steps: int = 6, temperature: float = 0.1, beta: float = 0.1
 ) -> Factors:
     """Concepts and ridge codes of x, `(b, c, n)`, from bases `(b, c, r)`."""
-    return run_method(ConceptDecomposition(temperature, beta), x, bases, steps)
+    return decompose(ConceptDecomposition(temperature, beta), x, bases, steps=steps, gradient="unrolled")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from widefield.core.numerics import unit
-from widefield.decomposition.method import Factors, State, run_method
+from widefield.decomposition.method import Factors, State, decompose
 
 EPSILON = 1e-6
 
@@ -35,7 +35,7 @@ def objective(x: Tensor, bases: Tensor, temperature: float = 1.0) -> Tensor:
 
 def em(x: Tensor, bases: Tensor, *, steps: int = 3, temperature: float = 1.0) -> Factors:
     """Means, and the responsibilities of the last E-step, of x, `(b, c, n)`, from bases `(b, c, r)`."""
-    return run_method(EM(temperature), x, bases, steps)
+    return decompose(EM(temperature), x, bases, steps=steps, gradient="unrolled")
 
 
 @dataclass(frozen=True)

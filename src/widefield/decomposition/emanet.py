@@ -11,8 +11,10 @@ Differs the released code back-propagates nothing through EM, so its first convo
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from widefield.core.context import Context
 from widefield.core.errors import unknown
@@ -23,7 +25,6 @@ from widefield.core.numerics import float32_island, unit, widen
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
 from widefield.decomposition.em import EM, EPSILON
-from widefield.decomposition.ham import positions
 from widefield.decomposition.hamburger import initialise_breads
 from widefield.decomposition.method import Factors, decompose, reconstruct
 from widefield.implicit.fixed_point import GRADIENTS
@@ -52,6 +53,7 @@ class EMAttention(Context):
     """
 
     bases: Tensor
+    gradients = EM_GRADIENTS
 
     def __init__(
         self,
@@ -83,11 +85,7 @@ class EMAttention(Context):
         generator = torch.Generator().manual_seed(0)
         uniform = torch.rand(1, channels, rank, generator=generator)
         self.register_buffer("bases", self.method.draw(uniform.clamp(1e-6, 1 - 1e-6)))
-        self._breads()
         self.to(device=device, dtype=dtype)
-
-    def _breads(self) -> None:
-        """Nothing around EM."""
 
     def factors(self, tokens: Tensor, *, watch: bool = False) -> Factors:
         """Bases `(b, c, r)` and responsibilities `(b, n, r)` of `(b, c, n)`."""
@@ -126,7 +124,7 @@ class EMAttention(Context):
         return to_map(self.solve(x).codes.mT, tuple(x.shape[2:]))
 
     def mixing_cost(self, space: Space) -> int:
-        n = positions(space)
+        n = math.prod(space)
         return self.steps * self.method.step_cost(self.channels, n, self.rank) + self.channels * n * self.rank
 
 
@@ -174,17 +172,15 @@ class EMAU(EMAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self._norm_name = norm
         super().__init__(
             channels, rank=rank, steps=steps, gradient=gradient, terms=terms, momentum=momentum,
-            renormalise=renormalise, guard=guard, moving=moving, device=device, dtype=dtype,
+            renormalise=renormalise, guard=guard, moving=moving,
         )  # fmt: skip
-
-    def _breads(self) -> None:
-        self.lower = Pointwise(self.channels, self.channels)
-        self.upper = Pointwise(self.channels, self.channels, bias=False)
-        self.norm: nn.Module = make_norm(self._norm_name, self.channels)
+        self.lower = Pointwise(channels, channels)
+        self.upper = Pointwise(channels, channels, bias=False)
+        self.norm = make_norm(norm, channels)
         initialise_breads(self)
+        self.to(device=device, dtype=dtype)
 
     def enter(self, tokens: Tensor) -> Tensor:
         return self.lower(tokens)

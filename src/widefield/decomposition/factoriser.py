@@ -62,6 +62,7 @@ class SpatialHam(nn.Module):
     """
 
     bases: Tensor
+    gradients = HAM_GRADIENTS
     moving = True
     generator: torch.Generator | None = None
 
@@ -113,13 +114,15 @@ class SpatialHam(nn.Module):
 
     def starting_bases(self, matrix: Tensor) -> Tensor:
         """`(b heads, length, rank)` for these matrices."""
-        batch = matrix.shape[0] // self.heads
         if self.training and self.start == "random":
-            shape = (matrix.shape[0], self.length, self.rank)
-            uniform = torch.rand(shape, generator=self.generator, device=matrix.device, dtype=matrix.dtype)
-            return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
+            return self._random(matrix)
         bases = self.starts.of(self.bases, matrix) if self.moves else self.bases
-        return bases.to(matrix.dtype).repeat(batch, 1, 1)
+        return bases.to(matrix.dtype).repeat(matrix.shape[0] // self.heads, 1, 1)
+
+    def _random(self, matrix: Tensor) -> Tensor:
+        shape = (*matrix.shape[:2], self.rank)
+        uniform = torch.rand(shape, generator=self.generator, device=matrix.device, dtype=matrix.dtype)
+        return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
 
     def factors(self, x: Tensor, *, watch: bool = False) -> Factors:
         """Bases `(b heads, length, rank)` and codes of x, `(b, c, n)`; with status if `watch`."""
@@ -186,11 +189,9 @@ class ChannelHam(SpatialHam):
         return super().unmatrix(y.mT)
 
     def starting_bases(self, matrix: Tensor) -> Tensor:
-        batch, length = matrix.shape[:2]
         if self.training and self.start == "random":
-            shape = (batch, length, self.rank)
-            uniform = torch.rand(shape, generator=self.generator, device=matrix.device, dtype=matrix.dtype)
-            return self.method.draw(uniform.clamp(1e-6, 1 - 1e-6))
+            return self._random(matrix)
+        batch, length = matrix.shape[:2]
         return self.method.draw(spread(length, self.rank, matrix.device, matrix.dtype)).expand(batch, -1, -1)
 
     def codes_map(self, x: Tensor) -> Tensor:

@@ -9,6 +9,10 @@ Differs see `factoriser.py` for the start.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
@@ -95,7 +99,7 @@ class Ham(Context):
         return codes_map(self.enter, self.ham, x)
 
     def mixing_cost(self, space: Space) -> int:
-        return self.ham.mixing_cost(positions(space))
+        return self.ham.mixing_cost(math.prod(space))
 
 
 def make_method(
@@ -117,58 +121,28 @@ def make_method(
     return kind(temperature)  # type: ignore[call-arg]
 
 
-def positions(space: Space) -> int:
-    """Their number."""
-    n = 1
-    for size in space:
-        n *= size
-    return n
+_Module = TypeVar("_Module", bound=type[Context])
 
 
-@register(
-    "ham-nmf",
-    family="decomposition",
-    title=TITLE,
-    paper=PAPER,
-    year=2021,
-    iterative=True,
-    has_state=True,
-    random_start=True,
-    exact_gradient=False,
-    max_rank="rank",
-)
+def serve(name: str, **facts: Any) -> Callable[[_Module], _Module]:
+    """Registers a class of this paper: all of them iterate, keep bases and can start at random."""
+    known = {"max_rank": "rank", **facts}
+    return register(
+        name, family="decomposition", title=TITLE, paper=PAPER, year=2021, iterative=True, has_state=True,
+        random_start=True, exact_gradient=False, **known,
+    )  # fmt: skip
+
+
+@serve("ham-nmf")
 class HamNMF(Ham):
     method_type = NMF
 
 
-@register(
-    "ham-cd",
-    family="decomposition",
-    title=TITLE,
-    paper=PAPER,
-    year=2021,
-    iterative=True,
-    has_state=True,
-    random_start=True,
-    exact_gradient=False,
-    max_rank="rank",
-    exportable=False,
-)
+@serve("ham-cd", exportable=False)
 class HamCD(Ham):
     method_type = ConceptDecomposition
 
 
-@register(
-    "ham-vq",
-    family="decomposition",
-    title=TITLE,
-    paper=PAPER,
-    year=2021,
-    iterative=True,
-    has_state=True,
-    random_start=True,
-    exact_gradient=False,
-    max_rank="rank",
-)
+@serve("ham-vq")
 class HamVQ(Ham):
     method_type = SoftVQ

@@ -15,9 +15,8 @@ Differs see `factoriser.py` for the start. The one-step gradient differentiates 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +25,9 @@ from widefield.core.context import Context
 from widefield.core.layout import Space
 from widefield.core.norm import NormName, make_norm
 from widefield.core.pointwise import Pointwise
-from widefield.core.registry import register
 from widefield.decomposition.concept import ConceptDecomposition
 from widefield.decomposition.factoriser import ChannelHam, SpatialHam, codes_map, solve
-from widefield.decomposition.ham import PAPER, TITLE, make_method, positions
+from widefield.decomposition.ham import make_method, serve
 from widefield.decomposition.method import Factors
 from widefield.decomposition.nmf import NMF
 from widefield.decomposition.vector_quantisation import SoftVQ
@@ -61,7 +59,6 @@ class Hamburger(Context):
     """
 
     method_type: type[NMF] | type[ConceptDecomposition] | type[SoftVQ]
-    minus = False
 
     def __init__(
         self,
@@ -100,8 +97,7 @@ class Hamburger(Context):
         return torch.relu(z) if self.ham.method.nonnegative else z
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
-        low_rank = self.ham(tokens)
-        return tokens - low_rank if self.minus else low_rank
+        return self.ham(tokens)
 
     def leave(self, context: Tensor) -> Tensor:
         return self.norm(self.upper_bread(context))
@@ -118,7 +114,7 @@ class Hamburger(Context):
         return codes_map(self.enter, self.ham, x)
 
     def mixing_cost(self, space: Space) -> int:
-        return self.ham.mixing_cost(positions(space))
+        return self.ham.mixing_cost(math.prod(space))
 
 
 class HamburgerMinus(Hamburger):
@@ -127,7 +123,8 @@ class HamburgerMinus(Hamburger):
     Everything else as V1. No released code has it.
     """
 
-    minus = True
+    def mix(self, tokens: Tensor, space: Space) -> Tensor:
+        return tokens - self.ham(tokens)
 
 
 class HamburgerV2(Hamburger):
@@ -194,13 +191,15 @@ class HamburgerV2Plus(Context):
                 f"{', doubled for the dual ham' if dual else ''}); choose a factor that divides"
             )
         self.lower_bread = Pointwise(channels, inside)
-        build: Any = partial(
-            _build_ham, method=make_method(self.method_type, temperature), channels=self.width, rank=rank,
-            heads=heads, steps=steps, eval_steps=eval_steps, gradient=gradient, terms=terms,
-        )  # fmt: skip
-        self.ham: SpatialHam = build(SpatialHam, bases=bases)
+        method = make_method(self.method_type, temperature)
+        shared: dict[str, Any] = {
+            "rank": rank, "heads": heads, "steps": steps, "eval_steps": eval_steps, "gradient": gradient,
+            "terms": terms,
+        }  # fmt: skip
+        self.ham = SpatialHam(method, self.width, bases=bases, **shared)
         if dual:
-            self.channel_ham: ChannelHam = build(ChannelHam, bases="random" if bases == "random" else "fixed")
+            fixed = "random" if bases == "random" else "fixed"
+            self.channel_ham = ChannelHam(method, self.width, bases=fixed, **shared)
         self.cheese = Pointwise(inside, inside // narrow, bias=False)
         self.norm = make_norm(norm, inside // narrow)
         self.upper_bread = Pointwise(inside // narrow, channels, bias=False)
@@ -242,80 +241,65 @@ class HamburgerV2Plus(Context):
         return solve(self._spatial_tokens, self.ham, x)
 
     def mixing_cost(self, space: Space) -> int:
-        n = positions(space)
+        n = math.prod(space)
         return self.ham.mixing_cost(n) + (self.channel_ham.mixing_cost(n) if self.dual else 0)
 
 
-def _build_ham(kind: type[SpatialHam], *, method: Any, channels: int, **options: Any) -> SpatialHam:
-    return kind(method, channels, **options)
-
-
-_Module = TypeVar("_Module", bound=type[Context])
-
-
-def _serve(name: str, **facts: Any) -> Callable[[_Module], _Module]:
-    known = {"max_rank": "rank", **facts}
-    return register(
-        name, family="decomposition", title=TITLE, paper=PAPER, year=2021, iterative=True, has_state=True,
-        random_start=True, exact_gradient=False, **known,
-    )  # fmt: skip
-
-
-@_serve("hamburger-nmf")
+@serve("hamburger-nmf")
 class HamburgerNMF(Hamburger):
     method_type = NMF
 
 
-@_serve("hamburger-cd", exportable=False)
+@serve("hamburger-cd", exportable=False)
 class HamburgerCD(Hamburger):
     method_type = ConceptDecomposition
 
 
-@_serve("hamburger-vq")
+@serve("hamburger-vq")
 class HamburgerVQ(Hamburger):
     method_type = SoftVQ
 
 
-@_serve("hamburger-minus-nmf", max_rank=None)
+@serve("hamburger-minus-nmf", max_rank=None)
 class HamburgerMinusNMF(HamburgerMinus):
     method_type = NMF
 
 
-@_serve("hamburger-minus-cd", max_rank=None, exportable=False)
+@serve("hamburger-minus-cd", max_rank=None, exportable=False)
 class HamburgerMinusCD(HamburgerMinus):
     method_type = ConceptDecomposition
 
 
-@_serve("hamburger-minus-vq", max_rank=None)
+@serve("hamburger-minus-vq", max_rank=None)
 class HamburgerMinusVQ(HamburgerMinus):
     method_type = SoftVQ
 
 
-@_serve("hamburger-v2-nmf")
+@serve("hamburger-v2-nmf")
 class HamburgerV2NMF(HamburgerV2):
     method_type = NMF
 
 
-@_serve("hamburger-v2-cd", exportable=False)
+@serve("hamburger-v2-cd", exportable=False)
 class HamburgerV2CD(HamburgerV2):
     method_type = ConceptDecomposition
 
 
-@_serve("hamburger-v2-vq")
+@serve("hamburger-v2-vq")
 class HamburgerV2VQ(HamburgerV2):
     method_type = SoftVQ
 
 
-@_serve("hamburger-v2plus-nmf", identity_at_init=True)
+@serve("hamburger-v2plus-nmf", identity_at_init=True)
 class HamburgerV2PlusNMF(HamburgerV2Plus):
     method_type = NMF
 
 
-@_serve("hamburger-v2plus-cd", identity_at_init=True, exportable=False)
+@serve("hamburger-v2plus-cd", identity_at_init=True, exportable=False)
 class HamburgerV2PlusCD(HamburgerV2Plus):
     method_type = ConceptDecomposition
 
 
-@_serve("hamburger-v2plus-vq", identity_at_init=True, exportable=False)
+@serve("hamburger-v2plus-vq", identity_at_init=True, exportable=False)
 class HamburgerV2PlusVQ(HamburgerV2Plus):
     method_type = SoftVQ

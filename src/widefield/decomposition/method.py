@@ -129,12 +129,3 @@ def decompose(
         method.step, start, prepared, steps=steps, gradient=gradient, terms=terms, watch=watch
     )
     return method.finish(state, prepared)._replace(status=status)
-
-
-def run_method(method: Method, x: Tensor, bases: Tensor, steps: int) -> Factors:
-    """The plain loop, differentiable as written."""
-    prepared = method.prepare(x)
-    state = method.start(prepared, bases)
-    for _ in range(steps):
-        state = method.step(state, prepared)
-    return method.finish(state, prepared)

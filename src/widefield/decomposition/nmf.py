@@ -4,7 +4,8 @@
 Paper   Lee and Seung, Algorithms for Non-negative Matrix Factorization, NIPS 2000 (multiplicative updates);
         Gillis and Glineur, Neural Computation 24 (2012), arXiv:1107.5194 (accelerated HALS);
         as context: Is Attention Better Than Matrix Decomposition?, ICLR 2021, arXiv:2109.04553.
-Facts   one multiplicative step costs 2 r c n + 2 r^2 (c + n); the objective never rises.
+Facts   one multiplicative step costs 2 r c n + 2 r^2 (c + n); what never rises is
+        the objective plus the guard (1e-6) times the sum of both factors, as in Hoyer, NNSP 2002.
 Differs the start is given, not drawn inside, so the same input has the same answer.
 """
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from widefield.core.numerics import unit
+from widefield.core.numerics import guarded, unit
 from widefield.decomposition.concept import EPSILON, Directed, assign, directed
-from widefield.decomposition.method import Factors, State, run_method
+from widefield.decomposition.method import Factors, State, decompose
 
 
 def objective(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def objective(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
 
 def soft_vq(x: Tensor, bases: Tensor, *, steps: int = 6, temperature: float = 0.1) -> Factors:
     """Code words and soft assignments of x, `(b, c, n)`, from bases `(b, c, r)`."""
-    return run_method(SoftVQ(temperature), x, bases, steps)
+    return decompose(SoftVQ(temperature), x, bases, steps=steps, gradient="unrolled")
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class SoftVQ:
     def finish(self, state: State, prepared: Directed) -> Factors:
         (bases,) = state
         x, scale = prepared
-        # 1 / (eps + |x|), from 1 / |x|
-        guarded = Directed(x, scale / (1 + EPSILON * scale))
-        return Factors(bases, assign(guarded, unit(bases, 1), self.temperature))
+        closing = Directed(x, guarded(scale, EPSILON))
+        return Factors(bases, assign(closing, unit(bases, 1), self.temperature))
 
     def finish_codes_only(self, state: State, prepared: Directed) -> Factors:
         held = Directed(prepared.x, prepared.scale.detach())

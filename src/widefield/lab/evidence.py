@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from widefield.core.errors import NoOperator
 from widefield.core.files import write_bytes
 from widefield.core.layout import to_positions
+from widefield.lab.gradients import iterative_parts
 from widefield.measure import spectrum
 from widefield.models.segmenter import Segmenter
 from widefield.tasks.segmentation import Segmentation
@@ -107,18 +108,18 @@ def look(context: nn.Module, features: Tensor, row: int, column: int) -> dict[st
 
 
 def _sees(context: nn.Module, features: Tensor, row: int, column: int) -> np.ndarray:
-    policies = [m for m in context.modules() if hasattr(m, "gradient")]
-    kept = [m.gradient for m in policies]
+    parts = iterative_parts(context)
+    kept = [part.gradient for part in parts]
     try:
-        for module in policies:
-            module.gradient = "unrolled"  # type: ignore[assignment]
+        for part in parts:
+            part.gradient = "unrolled"
         with torch.enable_grad():
             x = features.detach().requires_grad_()
             here = context(x)[0, :, row, column]
             (gradient,) = torch.autograd.grad((here * here.detach()).sum(), x)
     finally:
-        for module, policy in zip(policies, kept, strict=True):
-            module.gradient = policy
+        for part, policy in zip(parts, kept, strict=True):
+            part.gradient = policy
     size = gradient[0].square().sum(0).sqrt()
     return (size / size.max().clamp(min=torch.finfo(size.dtype).tiny)).float().cpu().numpy()
 

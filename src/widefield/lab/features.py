@@ -13,14 +13,37 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from widefield.core.extras import require
 from widefield.core.files import write_bytes
+from widefield.data.base import SegmentationData
 from widefield.models.segmenter import Segmenter
 from widefield.tasks.segmentation import Segmentation
 
 Watch = Callable[[int, int], None]
+
+
+def one_size(data: SegmentationData) -> bool:
+    """Whether all pictures of both splits have one size, as frozen features need."""
+    return len(set(data.train.sizes) | set(data.val.sizes)) == 1
+
+
+def check_one_size(data: SegmentationData) -> None:
+    """Raises `ValueError` where `one_size` is false, with what to do."""
+    if not one_size(data):
+        raise ValueError(
+            f"frozen features need pictures of one size, and those of {data.name} have several; resize them, or "
+            "train the backbone too (--freeze-backbone False)"
+        )
+
+
+def _digest(key: str, backbone: nn.Module) -> str:
+    found = hashlib.sha256(key.encode())
+    for name, value in backbone.state_dict().items():
+        found.update(name.encode())
+        found.update(value.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()[:10]
 
 
 class FrozenFeatures:
@@ -30,7 +53,7 @@ class FrozenFeatures:
         task: whose pictures; of one size in each split.
         model: whose backbone.
         root: folder of the cache.
-        key: what the features depend on: data, backbone, weights.
+        key: what the pictures depend on; the weights are hashed here.
         watch: told how many pictures of how many are done.
 
     Raises:
@@ -41,15 +64,8 @@ class FrozenFeatures:
         self, task: Segmentation, model: Segmenter, root: Path, key: str, *, watch: Watch | None = None
     ) -> None:
         self.task = task
-        sizes = set(task.data.train.sizes) | set(task.data.val.sizes)
-        if len(sizes) > 1:
-            raise ValueError(
-                f"frozen features need pictures of one size, {task.data.name} has {len(sizes)}; resize them, or "
-                "train with the backbone (--freeze-backbone False)"
-            )
-        self.size = next(iter(sizes))
-        name = hashlib.sha256(key.encode()).hexdigest()[:10]
-        path = root / f"features-{name}.safetensors"
+        check_one_size(task.data)
+        path = root / f"features-{_digest(key, model.backbone)}.safetensors"
         if not path.exists():
             write_bytes(path, require("safetensors.torch", "weights").save(self._compute(model, watch)))
         try:

@@ -8,11 +8,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from widefield.decomposition.emanet import EMAttention
 from widefield.measure import gradient_agreement
 
-POLICIES = ("one_step", "neumann", "codes_only")
-EM_POLICIES = ("one_step", "neumann", "stopped")
+# The reference itself, and a gradient whose linear system a trained decomposition can leave singular.
+_LEFT_OUT = ("unrolled", "implicit")
+
+
+def iterative_parts(module: nn.Module) -> list[Any]:
+    """The parts that run an optimiser: they have a `gradient`, one of their `gradients`."""
+    return [part for part in module.modules() if hasattr(part, "gradients")]
 
 
 class _Alone(nn.Module):
@@ -35,17 +39,17 @@ def agreement(context: nn.Module, features: Tensor) -> list[dict[str, Any]]:
         context: a trained module of the registry.
         features: `(b, c, *space)` that it sees.
     """
-    if not any(hasattr(m, "gradient") for m in context.modules()):
+    parts = iterative_parts(context)
+    if not parts:
         return []
 
     def build(policy: str) -> nn.Module:
         module = copy.deepcopy(context).eval()
-        for part in module.modules():
-            if hasattr(part, "gradient"):
-                part.gradient = policy  # type: ignore[assignment]
+        for part in iterative_parts(module):
+            part.gradient = policy
         return _Alone(module)
 
-    policies = EM_POLICIES if isinstance(context, EMAttention) else POLICIES
+    policies = [p for p in parts[0].gradients if p not in _LEFT_OUT]
     # "stopped" has no gradient at all: nothing to run.
     found = gradient_agreement(build, features, policies=[p for p in policies if p != "stopped"])
     stopped = [{"policy": "stopped", "norm_ratio": 0.0, "cosine": None}] if "stopped" in policies else []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -102,7 +103,7 @@ def run(
         optimizer.step()
         step += 1
         value = float(loss.value.detach())
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise Diverged(
                 f"the loss of {experiment.module} (seed {experiment.seed}) is {value} at step {step}; "
                 "lower the learning rate (--lr) or look at the data"
@@ -112,7 +113,7 @@ def run(
         if step % experiment.evaluate_every == 0 or step == experiment.steps:
             score = evaluate(model, task, source, fabric.device)
             miou = score.miou
-            record.log(step=step, miou=None if miou != miou else miou)
+            record.log(step=step, miou=None if math.isnan(miou) else miou)
             model.train()
         if watch:
             watch(Progress(experiment, step, experiment.steps, value, miou))
@@ -217,10 +218,8 @@ def _source(
         if watch:
             watch(Progress(experiment, done, total, stage="features"))
 
-    parts = (experiment.data, experiment.data_state, sorted(experiment.data_options.items()),
-             experiment.backbone, experiment.pretrained, experiment.output_stride, model.weights_note,
-             experiment.seed if "random" in model.weights_note else None)  # fmt: skip
-    return Cached(task, FrozenFeatures(task, model, root, repr(parts), watch=told))
+    key = repr((experiment.data, experiment.data_state, sorted(experiment.data_options.items())))
+    return Cached(task, FrozenFeatures(task, model, root, key, watch=told))
 
 
 def _fabric(experiment: Experiment) -> Any:
