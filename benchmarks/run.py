@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 import widefield
-from benchmarks.plain import PlainNonLocal, clustering_products, nmf_products
+from benchmarks.plain import plain_versions
+from benchmarks.products import clustering_products, nmf_products
 from widefield.core import Context
 from widefield.core.files import write_json
 from widefield.measure import LiveBytes
@@ -138,23 +139,23 @@ def attention(size: int, *, rounds: int) -> Iterator[Result]:
     """Non-local, forward and backward, against the version that writes the n x n map out."""
     x = torch.randn(1, 512, size, size, requires_grad=True)
     ours = widefield.create("nonlocal", 512, gate=1.0)
-    plain = PlainNonLocal(ours)  # type: ignore[arg-type]
+    plain = partial(plain_versions()["nonlocal"], ours)
 
-    def step(module: torch.nn.Module) -> Call:
+    def step(forward: Callable[[torch.Tensor], torch.Tensor]) -> Call:
         def run() -> None:
-            module.zero_grad(set_to_none=True)
+            ours.zero_grad(set_to_none=True)
             x.grad = None
-            module(x).sum().backward()
+            forward(x).sum().backward()
 
         return run
 
     name, against = f"nonlocal forward + backward 1x512x{size}x{size}", "the n x n map written out"
     peaks = []
-    for module in (ours, plain):
-        module.zero_grad(set_to_none=True)
+    for forward in (ours, plain):
+        ours.zero_grad(set_to_none=True)
         x.grad = None
         with LiveBytes() as live:
-            module(x).sum().backward()
+            forward(x).sum().backward()
         peaks.append(float(live.peak))
     yield Result(name, against, "bytes at the peak", peaks[0], 0, peaks[1], 0, peaks[0] / peaks[1], 0.25)
     yield timed(name, against, step(ours), step(plain), 1.0, rounds=rounds, seconds=120)

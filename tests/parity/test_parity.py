@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 
-import adapters  # noqa: F401  (registers)
 import pytest
 from golden import ADAPTERS, compare, load_case
 
 import widefield
 
-if importlib.util.find_spec("adapters_decomposition"):
-    import adapters_decomposition  # noqa: F401
+for file in Path(__file__).parent.glob("adapters*.py"):
+    importlib.import_module(file.stem)
 
 
 def test_golden(golden: Path) -> None:

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import widefield
 from widefield.core import Context
+from widefield.core.branch import DilatedBranch, PointwiseBranch
 from widefield.pooling import ASPP, GlobalAverage, ImagePool, PyramidPooling
-from widefield.pooling.branch import DilatedBranch, PointwiseBranch
 
 NAMES = ["ppm", "aspp", "image-pool", "global-average"]
 CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

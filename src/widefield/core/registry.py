@@ -39,7 +39,8 @@ class Facts:
         exportable: to ONNX. `torch.export`, and so compilation, takes every module.
         max_rank: option that bounds the rank over positions of the context (of the mixing matrix too, where there
             is one), for each head and each branch; None where nothing but the width of the context does.
-        complexity: order of the multiply-adds in n, the number of positions; "1" where they do not grow.
+        complexity: order of the multiply-adds in n, the number of positions (of a square map, for "n^1.5"); "1"
+            where they do not grow.
     """
 
     fixed_size: bool = False
@@ -141,7 +142,7 @@ def register(
 
 @cache
 def _load() -> None:
-    for room in ("attention", "decomposition", "pooling"):
+    for room in ("attention", "decomposition", "graph", "pooling"):
         importlib.import_module(f"widefield.{room}")
     for point in entry_points(group="widefield.contexts"):
         point.load()

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from widefield.core import layout
+from widefield.core.branch import DilatedBranch, PointwiseBranch, taps
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.registry import register
-from widefield.pooling.branch import DilatedBranch, PointwiseBranch, taps
 
 
 @register(

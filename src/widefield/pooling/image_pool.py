@@ -18,12 +18,12 @@ import math
 import torch
 from torch import Tensor
 
+from widefield.core.branch import PointwiseBranch
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.registry import register
-from widefield.pooling.branch import PointwiseBranch
 
 
 class _Average(Context):

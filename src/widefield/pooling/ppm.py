@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from widefield.core import layout
+from widefield.core.branch import PointwiseBranch
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.registry import register
-from widefield.pooling.branch import PointwiseBranch
-from widefield.pooling.resample import pool, pool_cost, upsample, upsample_cost
+from widefield.core.resample import pool, pool_cost, upsample, upsample_cost
 
 
 @register("ppm", family="pooling", title="Pyramid Scene Parsing Network", paper="arXiv:1612.01105", year=2017)

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same equations written out plainly, and the matrix products that they cannot do without."""
+"""The matrix products that a decomposition cannot do without."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-
-from widefield.attention import NonLocal
+from torch import Tensor
 
 
 def nmf_products(x: Tensor, rank: int, steps: int) -> Callable[[], None]:
@@ -50,20 +48,3 @@ def clustering_products(x: Tensor, rank: int, steps: int, *, closing: int) -> Ca
         torch.bmm(bases, codes.mT, out=y)
 
     return run
-
-
-class PlainNonLocal(nn.Module):
-    """Embedded-gaussian non-local block that writes the n x n map out, with the parameters of ours."""
-
-    def __init__(self, ours: NonLocal) -> None:
-        super().__init__()
-        self.ours = ours
-
-    def forward(self, x: Tensor) -> Tensor:
-        m = self.ours
-        assert m.key is not None
-        tokens = x.flatten(2)
-        query, key, value = m.query(tokens), m.key(tokens), m.value(tokens)
-        weights = torch.softmax(query.mT @ key, -1)
-        y = (weights @ value.mT).mT
-        return x + m.leave(y.unflatten(2, x.shape[2:]))

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from widefield.pooling.resample import (
+from widefield.core.resample import (
     interpolation_matrix,
     pool,
     pool_cost,
