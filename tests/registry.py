@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import widefield
+from widefield.testing import Broken, find_broken
 
 NAMES = widefield.list_modules()
 # Options that keep a module small at any number of channels; each is given where a module has it.
@@ -41,6 +42,16 @@ def build(name: str, channels: int = 64, *, gate: float | None = 1.0, seed: int 
         if gate is not None:
             module.open_gate_(gate)
     return module
+
+
+def warm(name: str) -> dict[str, float]:
+    """Softer assignments: at the default temperature, on a small map, they have no derivative left to compare."""
+    return {} if name.endswith("nmf") else {"temperature": 0.3}
+
+
+def broken(name: str, check: str, space: tuple[int, int] = (7, 9), **options: Any) -> list[Broken]:
+    """What one check of `widefield.testing` finds of a registered module."""
+    return find_broken(lambda channels: build(name, channels, **options), checks=[check], space=space)
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

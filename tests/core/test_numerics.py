@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from registry import randn
-from widefield.core.numerics import float32_island, tiny, unit, widen
+from widefield.core.numerics import float32_island, normal_quantile, tiny, unit, widen
 
 
 @pytest.mark.parametrize("guard", [0.0, 1e-6, 0.5])
@@ -66,3 +66,18 @@ def test_the_island_switches_autocast_off_and_only_there() -> None:
         assert (x @ x).dtype == torch.bfloat16
     with float32_island(x):
         assert (x @ x).dtype == torch.float32
+
+
+def test_the_normal_quantile_of_exported_graphs() -> None:
+    from scipy.stats import norm
+
+    u = torch.cat([torch.linspace(1e-6, 1 - 1e-6, 10001, dtype=torch.float64), torch.tensor([1e-4, 0.5, 0.9999])])
+
+    class Quantile(torch.nn.Module):
+        def forward(self, u: torch.Tensor) -> torch.Tensor:
+            return normal_quantile(u)
+
+    exported = torch.export.export(Quantile(), (u,)).module()
+    expected = torch.from_numpy(norm.ppf(u.numpy()))
+    torch.testing.assert_close(normal_quantile(u), expected)
+    torch.testing.assert_close(exported(u), expected, rtol=2e-6, atol=2e-6)

@@ -23,6 +23,7 @@ from widefield.decomposition import (
     soft_vq,
     vector_quantisation,
 )
+from widefield.decomposition.concept import ridge
 from widefield.decomposition.em import objective as em_objective
 from widefield.decomposition.nmf import EPSILON, objective
 
@@ -251,3 +252,19 @@ def test_shapes_that_do_not_fit_are_named():
         decompose(NMF(), torch.rand(1, 4, 9), torch.rand(1, 5, 2))
     with pytest.raises(ValueError, match="codes_only"):
         decompose(NMF(), torch.rand(1, 4, 9), torch.rand(1, 4, 2), gradient="code_only")
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.01])
+def test_the_ridge_of_exported_graphs_is_the_ridge(beta: float) -> None:
+    """Nearly parallel bases: the worst condition that unit bases can have."""
+    x, bases = problem(2, 64, 40, 48)
+    bases = unit(bases[..., :1] + 1e-3 * bases, 1)
+
+    class Ridge(torch.nn.Module):
+        def forward(self, x: torch.Tensor, bases: torch.Tensor) -> torch.Tensor:
+            return ridge(x, bases, beta)
+
+    exported = torch.export.export(Ridge(), (x, bases)).module()
+    gram = bases.mT @ bases + beta * torch.eye(48, dtype=torch.float64)
+    expected = x.mT @ bases @ torch.linalg.inv(gram)
+    torch.testing.assert_close(exported(x, bases), expected, rtol=1e-8, atol=1e-8)

@@ -8,6 +8,7 @@ in float32 at least, and only here is it decided how.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -45,6 +46,39 @@ def inverse_length(x: Tensor, dim: int) -> Tensor:
 def guarded(scale: Tensor, guard: float) -> Tensor:
     """`1 / (guard + |x|)` from `1 / |x|`; zero stays zero."""
     return scale / (1 + guard * scale)
+
+
+def normal_quantile(u: Tensor) -> Tensor:
+    """The number below which a share u of a standard normal lies; u in (0, 1).
+
+    ONNX has no inverse error function: an exported graph takes Giles's polynomials instead, equal to 1e-6
+    (Approximating the erfinv function, GPU Computing Gems, 2011, single precision).
+    """
+    if not torch.compiler.is_exporting():
+        return torch.special.ndtri(u)
+    x = 2 * u - 1
+    w = -torch.log(4 * u * (1 - u))
+    middle = _polynomial(w - 2.5, _MIDDLE)
+    tail = _polynomial(w.clamp(min=0).sqrt() - 3, _TAIL)
+    return 2**0.5 * x * torch.where(w < 5, middle, tail)
+
+
+_MIDDLE = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+    -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_TAIL = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
+    1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """Horner's rule, highest power first."""
+    value = torch.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + coefficient
+    return value
 
 
 def unit(x: Tensor, dim: int, *, guard: float = 0.0) -> Tensor:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import entry_points
@@ -41,6 +41,8 @@ class Facts:
             is one), for each head and each branch; None where nothing but the width of the context does.
         complexity: order of the multiply-adds in n, the number of positions (of a square map, for "n^1.5"); "1"
             where they do not grow.
+        limits: check of `widefield.testing` to the reason why the mathematics forbids it, where no fact above says
+            so; "dimensions" for a module that does not take one, two and three of them.
     """
 
     fixed_size: bool = False
@@ -54,6 +56,7 @@ class Facts:
     exportable: bool = True
     max_rank: str | None = None
     complexity: str = "n"
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ Paper   Dhillon and Modha, Concept Decompositions for Large Sparse Text Data Usi
 Facts   one step costs 2 r c n; takes any sign; the reconstruction is linear in X given the concepts.
 Differs the directions of X enter through one division of the logits, not as a normalised copy of X; codes
         are divided by their sums only where they are returned, since a unit vector does not see them. The
-        ridge system is solved by Cholesky, in float32, where the released code inverts.
+        ridge system is solved by Cholesky, in float32, where the released code inverts; in an exported graph, by
+        Newton-Schulz iteration.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from widefield.core.numerics import inverse_length, unit
+from widefield.core.numerics import inverse_length, normal_quantile, unit
 from widefield.decomposition.method import Factors, State, decompose, reconstruct
 
 EPSILON = 1e-6
@@ -58,8 +59,24 @@ def ridge(x: Tensor, bases: Tensor, beta: float) -> Tensor:
     gram = bases.mT @ bases
     gram = gram + beta * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     # The r x r inverse is applied to D, not to the n codes.
-    weights = torch.cholesky_solve(bases.mT, torch.linalg.cholesky(gram))
+    if torch.compiler.is_exporting():
+        weights = _newton_schulz_inverse(gram) @ bases.mT
+    else:
+        weights = torch.cholesky_solve(bases.mT, torch.linalg.cholesky(gram))
     return x.mT @ weights.mT
+
+
+def _newton_schulz_inverse(gram: Tensor) -> Tensor:
+    """The inverse of a positive definite matrix by products alone: ONNX has no Cholesky factorisation.
+
+    Each step squares the error `I - A Y`, whose largest eigenvalue is at first `1 - smallest / (bound on the
+    largest)`; 24 steps serve condition numbers up to 1e6.
+    """
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    inverse = identity / gram.abs().sum(-1).amax(-1)[:, None, None]
+    for _ in range(24):
+        inverse = inverse @ (2 * identity - gram @ inverse)
+    return inverse
 
 
 def objective(x: Tensor, bases: Tensor, codes: Tensor, beta: float = 0.1) -> Tensor:
@@ -90,7 +107,7 @@ class ConceptDecomposition:
     nonnegative = False
 
     def draw(self, uniform: Tensor) -> Tensor:
-        return unit(torch.special.ndtri(uniform), -2)
+        return unit(normal_quantile(uniform), -2)
 
     def prepare(self, x: Tensor) -> Directed:
         return directed(x)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from widefield.core.numerics import unit
+from widefield.core.numerics import normal_quantile, unit
 from widefield.decomposition.method import Factors, State, decompose
 
 EPSILON = 1e-6
@@ -55,7 +55,7 @@ class EM:
     nonnegative = False
 
     def draw(self, uniform: Tensor) -> Tensor:
-        return unit(torch.special.ndtri(uniform), -2, guard=self.guard)
+        return unit(normal_quantile(uniform), -2, guard=self.guard)
 
     def prepare(self, x: Tensor) -> Tensor:
         return x

@@ -138,7 +138,7 @@ class HamNMF(Ham):
     method_type = NMF
 
 
-@serve("ham-cd", exportable=False)
+@serve("ham-cd")
 class HamCD(Ham):
     method_type = ConceptDecomposition
 

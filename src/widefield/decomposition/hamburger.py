@@ -4,8 +4,7 @@
     Y = X + W_u M(W_l X)
 
 Paper   Is Attention Better Than Matrix Decomposition?, ICLR 2021, arXiv:2109.04553.
-Facts   cost O(t r c n), rank of the context at most heads x rank, projections of 2 c d n. ONNX has no Cholesky
-        factorisation, which CD needs, and no normal quantile, of which a channel ham of CD or VQ makes its start.
+Facts   cost O(t r c n), rank of the context at most heads x rank, projections of 2 c d n.
 Differs see `factoriser.py` for the start. The one-step gradient differentiates the last step over bases and
         codes, as the paper's pseudo-code says; gradient="codes_only" is what the authors released. Their norms
         move their running statistics by 3e-4 a step, made for 30,000 steps of fine-tuning; here it is torch's
@@ -250,7 +249,7 @@ class HamburgerNMF(Hamburger):
     method_type = NMF
 
 
-@serve("hamburger-cd", exportable=False)
+@serve("hamburger-cd")
 class HamburgerCD(Hamburger):
     method_type = ConceptDecomposition
 
@@ -265,7 +264,7 @@ class HamburgerMinusNMF(HamburgerMinus):
     method_type = NMF
 
 
-@serve("hamburger-minus-cd", max_rank=None, exportable=False)
+@serve("hamburger-minus-cd", max_rank=None)
 class HamburgerMinusCD(HamburgerMinus):
     method_type = ConceptDecomposition
 
@@ -280,7 +279,7 @@ class HamburgerV2NMF(HamburgerV2):
     method_type = NMF
 
 
-@serve("hamburger-v2-cd", exportable=False)
+@serve("hamburger-v2-cd")
 class HamburgerV2CD(HamburgerV2):
     method_type = ConceptDecomposition
 
@@ -295,11 +294,11 @@ class HamburgerV2PlusNMF(HamburgerV2Plus):
     method_type = NMF
 
 
-@serve("hamburger-v2plus-cd", identity_at_init=True, exportable=False)
+@serve("hamburger-v2plus-cd", identity_at_init=True)
 class HamburgerV2PlusCD(HamburgerV2Plus):
     method_type = ConceptDecomposition
 
 
-@serve("hamburger-v2plus-vq", identity_at_init=True, exportable=False)
+@serve("hamburger-v2plus-vq", identity_at_init=True)
 class HamburgerV2PlusVQ(HamburgerV2Plus):
     method_type = SoftVQ

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from widefield.core.numerics import guarded, unit
+from widefield.core.numerics import guarded, normal_quantile, unit
 from widefield.decomposition.concept import EPSILON, Directed, assign, directed
 from widefield.decomposition.method import Factors, State, decompose
 
@@ -46,7 +45,7 @@ class SoftVQ:
     nonnegative = False
 
     def draw(self, uniform: Tensor) -> Tensor:
-        return unit(torch.special.ndtri(uniform), -2)
+        return unit(normal_quantile(uniform), -2)
 
     def prepare(self, x: Tensor) -> Directed:
         return directed(x)

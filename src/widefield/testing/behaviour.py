@@ -16,10 +16,11 @@ SPACES = {1: (11,), 2: (5, 7), 3: (3, 4, 5)}
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    """Raises `AssertionError` with the largest difference."""
+    """Raises `AssertionError` with the largest difference; the tolerance is for numbers of up to 1 in size."""
     assert found.shape == expected.shape, f"{what}: shape {tuple(found.shape)}, not {tuple(expected.shape)}"
     difference = float((found.detach().double() - expected.detach().double()).abs().max())
-    assert difference <= tolerance, f"{what}: off by {difference:.2g}, at most {tolerance:g} is allowed"
+    allowed = tolerance * max(1.0, float(expected.detach().abs().max()))
+    assert difference <= allowed, f"{what}: off by {difference:.2g}, at most {allowed:.2g} is allowed"
 
 
 def finite(y: Tensor, what: str) -> None:

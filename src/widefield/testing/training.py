@@ -24,10 +24,6 @@ class _Checkpointed(nn.Module):
         return cast(Tensor, checkpoint(self.inner, x, use_reentrant=False))
 
 
-def _scale(gradient: Tensor) -> float:
-    return max(1.0, float(gradient.abs().max()))
-
-
 @check
 def checkpointing(s: Subject) -> None:
     """Activation checkpointing gives the same gradients, and moves running state once."""
@@ -40,7 +36,7 @@ def checkpointing(s: Subject) -> None:
         found = gradients(_Checkpointed(inner), x)
         for name, gradient in expected.items():
             again = found[name if name == "x" else f"inner.{name}"]
-            close(again, gradient, 1e-5 * _scale(gradient), f"the gradient of {name}")
+            close(again, gradient, 1e-5, f"the gradient of {name}")
         for name, buffer in plain.named_buffers():
             close(inner.get_buffer(name).float(), buffer.float(), 1e-5, f"the buffer {name}")
 
@@ -56,6 +52,8 @@ def distributed(s: Subject) -> None:
             cotangent = s.randn(*module(x).shape, seed=1)
         expected = gradients(module, x, cotangent / 2)  # the mean over two processes
         del expected["x"]
+        if not expected:
+            return  # nothing to train, and DistributedDataParallel refuses it
         try:
             sent = pickle.dumps(module)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -66,4 +64,4 @@ def distributed(s: Subject) -> None:
         for rank, found in enumerate(gradients_on_two_ranks(sent, x, cotangent)):
             for name, gradient in expected.items():
                 assert found.get(name) is not None, f"process {rank}: {name} has no gradient"
-                close(found[name], gradient, 1e-4 * _scale(gradient), f"process {rank}, the gradient of {name}")
+                close(found[name], gradient, 1e-4, f"process {rank}, the gradient of {name}")
