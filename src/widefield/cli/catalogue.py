@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from widefield.cli import tables
+from widefield.cli.figures import SHAPE, figures
 from widefield.cli.words import Flag, Name, Names, integers, set_threads
 from widefield.core.registry import create, describe, entry, list_modules
 
@@ -31,33 +32,54 @@ class List:
         rows = [_listed(name) for name in names]
         if self.json:
             tables.print_json(rows)
-        elif self.markdown:
-            print("| name | family | paper | parameters at 64 channels | iterates | rank bound |")
-            print("|---|---|---|---:|---|---|")
-            for row in rows:
-                print(
-                    f"| `{row['name']}` | {row['family']} | {row['title']} ({row['paper']}) | "
-                    f"{row['parameters_64']:,} | {'yes' if row['iterative'] else ''} | {row['max_rank'] or ''} |"
-                )
+            return 0
+        columns = (
+            "name",
+            "family",
+            "paper",
+            "parameters",
+            "multiply-adds",
+            "memory",
+            "training memory",
+            "grows as",
+        )
+        cells = [_cells(row, "paper" if not self.markdown else "title") for row in rows]
+        if self.markdown:
+            print(f"| {' | '.join(columns)} |")
+            print("|---|---|---|---:|---:|---:|---:|---|")
+            for row, (name, *others) in zip(rows, cells, strict=True):
+                others[1] += f" ({row['paper']})"
+                print(f"| `{name}` | {' | '.join(others)} |")
         else:
             tables.print_table(
-                ("name", "family", "paper", "year", "parameters at 64 channels"),
-                [
-                    (r["name"], r["family"], f"{r['title']} ({r['paper']})", str(r["year"] or ""),
-                     f"{r['parameters_64']:,}")
-                    for r in rows
-                ],
-            )  # fmt: skip
+                columns,
+                cells,
+                caption=f"at {'x'.join(map(str, SHAPE))}, float32, default options; memory: the peak beyond "
+                "parameters and input, of an inference and of a training step; grows as: multiply-adds against "
+                "the number n of positions. `widefield describe NAME` tells the rest.",
+            )
         return 0
 
 
 def _listed(name: str) -> dict[str, Any]:
     found = entry(name)
-    parameters = sum(p.numel() for p in create(name, 64).parameters())
     return {
         "name": name, "family": found.family, "title": found.title, "paper": found.paper, "year": found.year,
-        "parameters_64": parameters, **asdict(found.facts),
+        "shape": list(SHAPE), **figures(name), **asdict(found.facts),
     }  # fmt: skip
+
+
+def _cells(row: dict[str, Any], paper: str) -> list[str]:
+    return [
+        row["name"],
+        row["family"],
+        f"{row[paper]}, {row['year']}" if row["year"] else "",
+        tables.million(row["parameters"]),
+        tables.giga(row["multiply_adds"]),
+        tables.mega_bytes(row["memory_forward"]),
+        tables.mega_bytes(row["memory_training"]),
+        row["complexity"],
+    ]
 
 
 @dataclass(frozen=True)

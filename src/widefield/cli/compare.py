@@ -22,9 +22,9 @@ class Compare:
     """'scenes' (embedded), or a directory: CamVid, PASCAL VOC, or images/ and masks/"""
     modules: str = "default"
     """names with commas between, options as name+option=value; 'default', or 'all'"""
-    seeds: int = 2
+    seeds: int = 3
     """runs of each module"""
-    steps: int = 500
+    steps: int = 360
     """updates of each run"""
     batch_size: int | None = None
     """pictures a step (default: 32 on the embedded scenes, else 16)"""

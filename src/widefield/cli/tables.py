@@ -30,6 +30,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, captio
 
 
 def million(value: float | None) -> str:
+    if value is not None and value < 1e4:
+        return f"{value:,}"
     return "-" if value is None else f"{value / 1e6:.3f} M" if value < 1e8 else f"{value / 1e6:.1f} M"
 
 

@@ -65,7 +65,7 @@ class Recipe:
     """
 
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    lr: float = 2e-3
+    lr: float = 4e-3
     backbone_lr: float = 1.0
     weight_decay: float = 1e-2
     momentum: float = 0.9
