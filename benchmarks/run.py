@@ -175,10 +175,10 @@ def against_plain(name: str, size: int, *, rounds: int = 7, seconds: float = 12)
     module = widefield.create(name, 512)
     assert isinstance(module, Context)
     module.open_gate_(1.0)
-    calls = [step(module, forward, x) for forward in (module, partial(plain_versions()[name], module))]
+    ours, theirs = (step(module, forward, x) for forward in (module, partial(plain_versions()[name], module)))
     title, against = f"{name} fwd+bwd 1x512x{size}x{size}", "written out"
     peaks = []
-    for call in calls:
+    for call in (ours, theirs):
         module.zero_grad(set_to_none=True)
         x.grad = None
         with LiveBytes() as live:
@@ -190,7 +190,7 @@ def against_plain(name: str, size: int, *, rounds: int = 7, seconds: float = 12)
         title, against, "bytes at the peak", peaks[0], 0, peaks[1], 0, ratio, ratio,
         0.25 if quadratic and size >= 64 else None,
     )  # fmt: skip
-    yield timed(title, against, *calls, 1.0, rounds=rounds, seconds=seconds)
+    yield timed(title, against, ours, theirs, 1.0, rounds=rounds, seconds=seconds)
 
 
 # Exponent in n of the time: writing the output alone is one power.

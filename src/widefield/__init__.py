@@ -29,12 +29,14 @@ _ROOMS = (
     "attention",
     "data",
     "decomposition",
+    "graph",
     "implicit",
     "lab",
     "measure",
     "models",
     "pooling",
     "tasks",
+    "testing",
     "weights",
 )
 

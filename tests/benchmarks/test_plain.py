@@ -9,9 +9,13 @@ import pytest
 import torch
 from benchmarks.plain import plain_versions
 
-from registry import build, facts, randn
+from registry import NAMES, build, facts, randn
 
 PLAIN = plain_versions()
+
+
+def test_every_module_has_a_plain_version() -> None:
+    assert list(PLAIN) == NAMES
 
 
 @pytest.mark.parametrize("name", PLAIN)
