@@ -24,7 +24,7 @@ from widefield.core import layout
 from widefield.core.context import Context
 from widefield.core.layout import Space
 from widefield.core.numerics import float32_island, widen
-from widefield.core.pointwise import Pointwise
+from widefield.core.pointwise import Pointwise, together
 from widefield.core.registry import register
 
 
@@ -74,7 +74,7 @@ class DoubleAttention(Context):
         self.to(device=device, dtype=dtype)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
-        return double_attention(self.value(tokens), self.gather(tokens), self.distribute(tokens))
+        return double_attention(*together(tokens, self.value, self.gather, self.distribute))
 
     def leave(self, context: Tensor) -> Tensor:
         return context if self.out is None else self.out(context)

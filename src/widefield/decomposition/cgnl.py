@@ -9,6 +9,7 @@ Paper   Compact Generalized Non-local Network, NeurIPS 2018, arXiv:1810.13125.
 Facts   cost of the four projections and n c / 2; no map at all. What a group learns from the whole map is one
         number (a polynomial's coefficients, for rbf). With the published group norm, which takes every factor
         out again, only the sign of that number is left in `cgnl`, and phi and g hardly have a gradient.
+        Values grow with the cube of the features (rbf: the power 2 order + 1); beyond 1e4 float32 overflows.
 Differs projections start as torch's, not with std 0.01. The series of the kernel assumes unit vectors, which
         neither the authors' code nor this makes.
 """
@@ -25,7 +26,7 @@ from widefield.core.errors import NoOperator
 from widefield.core.gates import close_, open_
 from widefield.core.layout import Space
 from widefield.core.norm import GroupNorm, NormName, make_norm
-from widefield.core.pointwise import Pointwise
+from widefield.core.pointwise import Pointwise, together
 from widefield.core.registry import register
 
 TITLE, PAPER = "Compact Generalized Non-local Network", "arXiv:1810.13125"
@@ -100,7 +101,7 @@ class CGNLBase(Context):
         raise NotImplementedError
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
-        return self.meet(self.theta(tokens), self.phi(tokens), self.value(tokens)).flatten(1, 2)
+        return self.meet(*together(tokens, self.theta, self.phi, self.value)).flatten(1, 2)
 
     def scaled(self, n: int) -> float:
         """1 over the square root of a group's c n."""

@@ -75,7 +75,7 @@ def k_means(points: Tensor, clusters: int, steps: int = 10) -> tuple[Tensor, Ten
 
 @register(
     "gcu", family="graph", title="Beyond Grids: Learning Graph Representations for Visual Recognition",
-    paper="NeurIPS 2018", year=2018, max_rank="vertices",
+    paper="NeurIPS", year=2018, max_rank="vertices",
 )  # fmt: skip
 class GCU(Context):
     """Graph convolutional units side by side, one for each number of vertices, concatenated with the input.

@@ -27,6 +27,7 @@ from widefield.core.errors import NoOperator
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, inverse_length, unit, widen
+from widefield.core.pointwise import together
 from widefield.core.registry import register
 
 
@@ -131,8 +132,11 @@ class LatentGNN(Context):
 
     def ends(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """u of both ways, `(b, inner, n)`."""
-        u = unit(widen(self.send(tokens)), 1)
-        return u, u if self.receive is None else unit(widen(self.receive(tokens)), 1)
+        if self.receive is None:
+            u = unit(widen(self.send(tokens)), 1)
+            return u, u
+        sent, received = together(tokens, self.send.project, self.receive.project)
+        return unit(widen(self.send.norm(sent)), 1), unit(widen(self.receive.norm(received)), 1)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
         u, v = self.ends(tokens)

@@ -43,9 +43,7 @@ def normalised_graph(adjacency: Tensor) -> Tensor:
     return scale[:, None] * linked * scale
 
 
-@register(
-    "sgr", family="graph", title="Symbolic Graph Reasoning Meets Convolutions", paper="NeurIPS 2018", year=2018
-)
+@register("sgr", family="graph", title="Symbolic Graph Reasoning Meets Convolutions", paper="NeurIPS", year=2018)
 class SymbolicGraphReasoning(Context):
     """Votes, reasoning over a fixed graph with word vectors, and an answer to every position.
 

@@ -37,7 +37,7 @@ def affinity(u: Tensor, overall: Tensor, score: Pointwise) -> Tensor:
 
 
 @register(
-    "acm", family="pooling", title="Adaptive Pyramid Context Network for Semantic Segmentation", paper="CVPR 2019",
+    "acm", family="pooling", title="Adaptive Pyramid Context Network for Semantic Segmentation", paper="CVPR",
     year=2019,
 )  # fmt: skip
 class AdaptiveContext(Context):
