@@ -107,12 +107,14 @@ def test_every_parameter_is_used_and_every_product_counted(over: str, reason: bo
 def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"axis to answer over 'node'.*nodes.*Accepted: nodes, positions"):
         build(over="node")
-    with pytest.raises(ValueError, match=r"non-negative \(4, 4\) matrix.*\(3, 3\)"):
+    with pytest.raises(ValueError, match=r"non-negative \(4, 4\) tensor.*\(3, 3\)"):
         build(graph=torch.ones(3, 3))
     with pytest.raises(ValueError, match="smallest value -1"):
         build(graph=-torch.eye(4))
-    with pytest.raises(ValueError, match=r"one vector a node, \(4, any\).*\(5, 2\)"):
+    with pytest.raises(ValueError, match=r"must be a \(4, any\) tensor.*\(5, 2\)"):
         build(words=torch.ones(5, 2))
+    with pytest.raises(ValueError, match="tensor.*got 3"):
+        build(words=3)
     with pytest.raises(ValueError, match="reasoning"):
         build(words=torch.ones(4, 2), reason=False)
     with pytest.raises(ValueError, match="nodes=0"):

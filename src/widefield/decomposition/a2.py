@@ -74,7 +74,8 @@ class DoubleAttention(Context):
         self.to(device=device, dtype=dtype)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
-        return double_attention(*together(tokens, self.value, self.gather, self.distribute))
+        # The values apart: softmax lets go of the maps it takes, and a view of them would not.
+        return double_attention(self.value(tokens), *together(tokens, self.gather, self.distribute))
 
     def leave(self, context: Tensor) -> Tensor:
         return context if self.out is None else self.out(context)

@@ -129,18 +129,24 @@ class SymbolicGraphReasoning(Context):
 def _checked_graph(graph: Tensor | None, nodes: int) -> Tensor:
     if graph is None:
         return even_graph(nodes)
-    if graph.shape != (nodes, nodes) or not torch.isfinite(graph).all() or (graph < 0).any():
+    fits = isinstance(graph, Tensor) and graph.shape == (nodes, nodes)
+    if not fits or not torch.isfinite(graph).all() or (graph < 0).any():
+        given = f"one with smallest value {graph.min().item():.4g}" if fits else _kind(graph)
         raise ValueError(
-            f"SymbolicGraphReasoning: graph must be a non-negative ({nodes}, {nodes}) matrix, got "
-            f"the shape {tuple(graph.shape)} with the smallest value {graph.min().item():.4g}"
+            f"SymbolicGraphReasoning: graph must be a finite, non-negative ({nodes}, {nodes}) tensor, as many rows "
+            f"as nodes={nodes}; got {given}"
         )
     return graph.to(torch.get_default_dtype())
 
 
 def _checked_words(words: Tensor, nodes: int) -> Tensor:
-    if words.dim() != 2 or len(words) != nodes:
+    if not isinstance(words, Tensor) or words.dim() != 2 or len(words) != nodes:
         raise ValueError(
-            f"SymbolicGraphReasoning: words must be one vector a node, ({nodes}, any), got the shape "
-            f"{tuple(words.shape)}"
+            f"SymbolicGraphReasoning: words must be a ({nodes}, any) tensor, one vector for each of nodes={nodes}; "
+            f"got {_kind(words)}"
         )
     return words.detach().clone().to(torch.get_default_dtype())
+
+
+def _kind(given: object) -> str:
+    return f"the shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)
