@@ -113,7 +113,7 @@ def test_refusals() -> None:
         build(graph=-torch.eye(4))
     with pytest.raises(ValueError, match=r"must be a \(4, any\) tensor.*\(5, 2\)"):
         build(words=torch.ones(5, 2))
-    with pytest.raises(ValueError, match="tensor.*got 3"):
+    with pytest.raises(ValueError, match=r"tensor.*got 3"):
         build(words=3)
     with pytest.raises(ValueError, match="reasoning"):
         build(words=torch.ones(4, 2), reason=False)

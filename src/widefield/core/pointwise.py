@@ -51,6 +51,19 @@ class Pointwise(nn.Module):
         return f"{self.in_channels} -> {self.out_channels}, bias={self.bias is not None}"
 
 
+class GroupedPointwise(Pointwise):
+    """A 1x1 convolution in groups, bias-free. Shape: `(b, in, *space) -> (b, out, *space)`."""
+
+    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
+        super().__init__(in_channels // groups, out_channels, bias=False)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).unflatten(1, (self.groups, -1))
+        y = self.weight.to(x.dtype).unflatten(0, (self.groups, -1)) @ tokens
+        return y.flatten(1, 2).unflatten(2, x.shape[2:])
+
+
 def together(x: Tensor, *projections: Pointwise) -> tuple[Tensor, ...]:
     """Several projections of one map in one product, which reads it, and writes its gradient, once.
 

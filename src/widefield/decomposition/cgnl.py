@@ -26,7 +26,7 @@ from widefield.core.errors import NoOperator
 from widefield.core.gates import close_, open_
 from widefield.core.layout import Space
 from widefield.core.norm import GroupNorm, NormName, make_norm
-from widefield.core.pointwise import Pointwise, together
+from widefield.core.pointwise import GroupedPointwise, Pointwise, together
 from widefield.core.registry import register
 
 TITLE, PAPER = "Compact Generalized Non-local Network", "arXiv:1810.13125"
@@ -58,19 +58,6 @@ def default_groups(channels: int, inner: int) -> int:
     In a group of one or two channels the norm enlarges hardly more than rounding.
     """
     return next(g for g in (8, 4, 2, 1) if channels % g == inner % g == 0 and (inner >= 4 * g or g == 1))
-
-
-class GroupedPointwise(Pointwise):
-    """A 1x1 convolution in groups, bias-free. Shape: `(b, in, *space) -> (b, out, *space)`."""
-
-    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
-        super().__init__(in_channels // groups, out_channels, bias=False)
-        self.groups = groups
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(2).unflatten(1, (self.groups, -1))
-        y = self.weight.to(x.dtype).unflatten(0, (self.groups, -1)) @ tokens
-        return y.flatten(1, 2).unflatten(2, x.shape[2:])
 
 
 class CGNLBase(Context):

@@ -133,8 +133,8 @@ def _checked_graph(graph: Tensor | None, nodes: int) -> Tensor:
     if not fits or not torch.isfinite(graph).all() or (graph < 0).any():
         given = f"one with smallest value {graph.min().item():.4g}" if fits else _kind(graph)
         raise ValueError(
-            f"SymbolicGraphReasoning: graph must be a finite, non-negative ({nodes}, {nodes}) tensor, as many rows "
-            f"as nodes={nodes}; got {given}"
+            f"SymbolicGraphReasoning: graph must be a finite, non-negative ({nodes}, {nodes}) tensor, for "
+            f"nodes={nodes}; got {given}"
         )
     return graph.to(torch.get_default_dtype())
 
@@ -142,7 +142,7 @@ def _checked_graph(graph: Tensor | None, nodes: int) -> Tensor:
 def _checked_words(words: Tensor, nodes: int) -> Tensor:
     if not isinstance(words, Tensor) or words.dim() != 2 or len(words) != nodes:
         raise ValueError(
-            f"SymbolicGraphReasoning: words must be a ({nodes}, any) tensor, one vector for each of nodes={nodes}; "
+            f"SymbolicGraphReasoning: words must be a ({nodes}, any) tensor, a vector for each of nodes={nodes}; "
             f"got {_kind(words)}"
         )
     return words.detach().clone().to(torch.get_default_dtype())
