@@ -12,6 +12,7 @@ from registry import randn
 from widefield.core import BatchNorm, Pointwise, UnknownName
 from widefield.core.layout import like, to_map, to_positions
 from widefield.core.norm import make_norm, set_scale_
+from widefield.core.pointwise import together
 
 SPACES = {1: (11,), 2: (5, 7), 3: (3, 4, 5)}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -155,3 +156,17 @@ def test_like_gives_the_memory_layout() -> None:
     assert like(last, x.transpose(2, 3)).is_contiguous()
     volume = randn(2, 3, 2, 3, 4).contiguous(memory_format=torch.channels_last_3d)
     assert like(volume.contiguous(), volume).is_contiguous(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_projections_together_are_the_projections(layout: str, bias: bool) -> None:
+    parts = nn.ModuleList(Pointwise(6, width, bias=bias) for width in (4, 1, 3))
+    x = LAYOUTS[layout](randn(2, 6, 5, 7)).requires_grad_()
+    for found, part in zip(together(x, *parts), parts, strict=True):
+        torch.testing.assert_close(found, part(x))
+        ours, theirs = (
+            torch.autograd.grad(y.square().sum(), (x, *part.parameters()), retain_graph=True)
+            for y in (found, part(x))
+        )
+        torch.testing.assert_close(ours, theirs)

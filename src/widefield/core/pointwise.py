@@ -41,16 +41,7 @@ class Pointwise(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
-            weight = weight.to(x.dtype)
-            bias = bias.to(x.dtype) if bias is not None else None
-        tokens = x.flatten(2)
-        if tokens.stride(1) == 1 and self.in_channels > 1:
-            y = F.linear(tokens.mT, weight, bias).mT
-        else:
-            y = F.conv1d(tokens, weight[:, :, None], bias)
-        return y.unflatten(2, x.shape[2:])
+        return _apply(self.weight, self.bias, x)
 
     def multiply_adds(self, positions: int) -> int:
         """Multiply-adds for one sample of that many positions."""
@@ -58,3 +49,41 @@ class Pointwise(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_channels} -> {self.out_channels}, bias={self.bias is not None}"
+
+
+class GroupedPointwise(Pointwise):
+    """A 1x1 convolution in groups, bias-free. Shape: `(b, in, *space) -> (b, out, *space)`."""
+
+    def __init__(self, in_channels: int, out_channels: int, groups: int) -> None:
+        super().__init__(in_channels // groups, out_channels, bias=False)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).unflatten(1, (self.groups, -1))
+        y = self.weight.to(x.dtype).unflatten(0, (self.groups, -1)) @ tokens
+        return y.flatten(1, 2).unflatten(2, x.shape[2:])
+
+
+def together(x: Tensor, *projections: Pointwise) -> tuple[Tensor, ...]:
+    """Several projections of one map in one product, which reads it, and writes its gradient, once.
+
+    Args:
+        x: `(b, in, *space)`.
+        projections: either all with a bias or all without.
+    """
+    weight = torch.cat([p.weight for p in projections])
+    biases: list[Tensor] = [p.bias for p in projections if p.bias is not None]
+    y = _apply(weight, torch.cat(biases) if biases else None, x)
+    return y.split([p.out_channels for p in projections], 1)
+
+
+def _apply(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
+        weight = weight.to(x.dtype)
+        bias = bias.to(x.dtype) if bias is not None else None
+    tokens = x.flatten(2)
+    if tokens.stride(1) == 1 and weight.shape[1] > 1:
+        y = F.linear(tokens.mT, weight, bias).mT
+    else:
+        y = F.conv1d(tokens, weight[:, :, None], bias)
+    return y.unflatten(2, x.shape[2:])

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factorise: the map replaced by a low-rank reconstruction that an optimiser finds."""
 
+from widefield.decomposition.a2 import DoubleAttention as DoubleAttention
+from widefield.decomposition.cgnl import CGNL as CGNL
+from widefield.decomposition.cgnl import CGNLRBF as CGNLRBF
 from widefield.decomposition.concept import ConceptDecomposition as ConceptDecomposition
 from widefield.decomposition.concept import concept_decomposition as concept_decomposition
 from widefield.decomposition.em import EM as EM

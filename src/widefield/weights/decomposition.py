@@ -5,10 +5,14 @@ hamburger   Gsunshine/Enjoy-Hamburger: lower_bread, cheese, upper_bread, coef_ha
             bases have a name only where they are online, so build with bases="online" for such a state
 emanet      XiaLiPKU/EMANet: mu, conv1, conv2
 mmseg       open-mmlab mmsegmentation: EMAModule, LightHamHead
+double-attention   nguyenvo09/Double-Attention-Network: convA, convB, convV, conv_reconstruct
+cgnl        KaiyuYue/cgnl-network.pytorch, SpatialCGNL(x): t, p, g, z, gn
 """
 
 from __future__ import annotations
 
+from widefield.decomposition.a2 import DoubleAttention
+from widefield.decomposition.cgnl import CGNLBase
 from widefield.decomposition.emanet import EMAU, EMAttention
 from widefield.decomposition.factoriser import SpatialHam
 from widefield.decomposition.ham import Ham
@@ -78,3 +82,15 @@ def emau(module: EMAU) -> Table:
 def em_attention(module: EMAttention) -> Table:
     """EMAModule: EM alone."""
     return {"bases": "bases"}
+
+
+@reference("double-attention", DoubleAttention)
+def double_attention(module: DoubleAttention) -> Table:
+    """A: values, B: gathering, V: distributing. The original's residual and norm are its caller's."""
+    return {"value": "convA", "gather": "convB", "distribute": "convV", "out": "conv_reconstruct"}
+
+
+@reference("cgnl", CGNLBase)
+def cgnl(module: CGNLBase) -> Table:
+    """Both kernels."""
+    return {"theta": "t", "phi": "p", "value": "g", "project": "z", "norm": "gn"}

@@ -2,12 +2,13 @@
 """Names of pyramids in their original implementations.
 
 semseg        hszhao/semseg, PPM: features.<i> is Sequential(pool, conv, norm, ReLU)
+mmseg         open-mmlab mmsegmentation, ACM of APCHead: a ConvModule for each 1x1, gla
 torchvision   torchvision.models.segmentation.deeplabv3, ASPP: convs.<i>, project
 """
 
 from __future__ import annotations
 
-from widefield.pooling import ASPP, PyramidPooling
+from widefield.pooling import ASPP, AdaptiveContext, PyramidPooling
 from widefield.weights.reference import Table, reference
 
 
@@ -36,4 +37,26 @@ def torchvision(module: ASPP) -> Table:
     for i in range(rates):
         table[f"dilated.{i}.weight"] = f"convs.{i + 1}.0.weight"
         table[f"dilated.{i}.norm"] = f"convs.{i + 1}.1"
+    return table
+
+
+@reference("mmseg", AdaptiveContext)
+def mmseg(module: AdaptiveContext) -> Table:
+    """With batch norms."""
+    return acm_names("", "")
+
+
+def acm_names(ours: str, theirs: str) -> dict[str, str]:
+    """Of an ACM, behind the two prefixes."""
+    branches = {
+        "local": "input_redu_conv",
+        "region": "pooled_redu_conv",
+        "overall": "global_info",
+        "residual": "residual_conv",
+        "fusion": "fusion_conv",
+    }
+    table = {f"{ours}score": f"{theirs}gla"}
+    for branch, name in branches.items():
+        table[f"{ours}{branch}.project"] = f"{theirs}{name}.conv"
+        table[f"{ours}{branch}.norm"] = f"{theirs}{name}.bn"
     return table
