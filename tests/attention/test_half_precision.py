@@ -16,7 +16,10 @@ HALF = [(torch.float16, 1e-2), (torch.bfloat16, 5e-2)]
 
 def build(name: str, channels: int) -> Context:
     torch.manual_seed(0)
-    module = widefield.create(name, channels, **({"dropout": 0.0, "out_channels": 16} if name == "aspp" else {}))
+    accepted = widefield.describe(name).options
+    module = widefield.create(
+        name, channels, **{k: v for k, v in {"dropout": 0.0, "out_channels": 16}.items() if k in accepted}
+    )
     assert isinstance(module, Context)
     module.open_gate_(1.0)
     return module

@@ -17,7 +17,9 @@ import widefield
 from registry import MOVING, NAMES, build, facts, gradients, having, randn
 
 SHAPES = {1: (2, 16, 11), 2: (2, 16, 5, 7), 3: (2, 16, 3, 4, 5)}
-DISTRIBUTED = ["aspp", "danet", "emau", "hamburger-nmf", "hamburger-v2plus-vq", "nonlocal", "ppm"]
+DISTRIBUTED = [
+    "aspp", "ccnet", "danet", "dgmn", "emau", "hamburger-nmf", "hamburger-v2plus-vq", "isa", "nonlocal", "ppm",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dims", SHAPES)

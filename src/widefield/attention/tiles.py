@@ -18,20 +18,25 @@ TILE_ROWS = 512
 TILE_NUMBERS = 2**23  # 32 MiB in float32
 
 
-def _tiles(n: int, m: int) -> Iterator[slice]:
+def query_tiles(n: int, m: int) -> Iterator[slice]:
+    """Slices of n queries, each small enough for a tile with m keys."""
     rows = min(TILE_ROWS, max(32, TILE_NUMBERS // m))
     for start in range(0, n, rows):
         yield slice(start, min(start + rows, n))
 
 
 def _buffer(like: Tensor, n: int, m: int) -> Tensor:
-    first = next(_tiles(n, m))
+    first = next(query_tiles(n, m))
     return like.new_empty(first.stop, m)
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same function with the whole map in memory: `(b, d, n), (b, d, m), (b, e, m) -> (b, e, n)`."""
-    return v @ (q.mT @ k).softmax(-1).mT
+    """The same function with the whole map in memory: `(b, d, n), (b, d, m), (b, e, m) -> (b, e, n)`.
+
+    Values with the channel last in memory come back so.
+    """
+    weights = (q.mT @ k).softmax(-1)
+    return (weights @ v.mT).mT if v.mT.is_contiguous() else v @ weights.mT
 
 
 class TiledAttention(torch.autograd.Function):
@@ -49,7 +54,7 @@ class TiledAttention(torch.autograd.Function):
         lse = q.new_empty(q.shape[0], n, 1)
         buffer = _buffer(q, n, m)
         for qi, ki, vi, oi, li in zip(q.mT, k.contiguous(), v.mT.contiguous(), out, lse, strict=True):
-            for t in _tiles(n, m):
+            for t in query_tiles(n, m):
                 weights, top = buffer[: t.stop - t.start], li[t]
                 torch.mm(qi[t], ki, out=weights)
                 torch.amax(weights, 1, keepdim=True, out=top)
@@ -83,7 +88,7 @@ class TiledAttention(torch.autograd.Function):
             torch.zeros_like(x) if dx is None else dx for x, dx in zip((q, k, v), (dq, dk, dv), strict=True)
         )
         tangent = []
-        for t in _tiles(q.shape[-1], k.shape[-1]):
+        for t in query_tiles(q.shape[-1], k.shape[-1]):
             weights = (q[..., t].mT @ k).sub(lse[:, t]).exp()
             moved = weights * (dq[..., t].mT @ k + q[..., t].mT @ dk)
             drift = moved.sum(-1, keepdim=True) * out[:, t]
@@ -103,20 +108,17 @@ def _gradients(
     n, m = q.shape[-1], k.shape[-1]
     qt, gt = q.mT.contiguous(), grad.contiguous()
     # With s the logits, p the weights and D the inner product of output and its gradient, p = exp(s - lse) and
-    # ds = p (dp - D). Both subtractions ride inside the products, as one more entry of the inner dimension.
-    ones = q.new_ones(q.shape[0], 1, m)
+    # ds = p (dp - D). Both products accumulate onto what is subtracted.
     inner = (gt * out).sum(-1, keepdim=True)
-    q1, k1 = torch.cat([qt, -lse], -1), torch.cat([k, ones], 1)
-    g1, v1 = torch.cat([gt, -inner], -1), torch.cat([v, ones], 1)
     dq, dk, dv = torch.empty_like(qt), k.new_zeros(k.mT.shape), v.new_zeros(v.mT.shape)
     weights_, slopes_ = _buffer(q, n, m), _buffer(q, n, m)
     for i in range(q.shape[0]):
         kt = k[i].mT.contiguous()
-        for t in _tiles(n, m):
+        for t in query_tiles(n, m):
             weights, slopes = weights_[: t.stop - t.start], slopes_[: t.stop - t.start]
-            torch.mm(q1[i, t], k1[i], out=weights)
+            torch.addmm(lse[i, t], qt[i, t], k[i], beta=-1, out=weights)
             weights.exp_()
-            torch.mm(g1[i, t], v1[i], out=slopes)
+            torch.addmm(inner[i, t], gt[i, t], v[i], beta=-1, out=slopes)
             torch.addmm(dv[i], weights.mT, gt[i, t], out=dv[i])
             slopes.mul_(weights)
             torch.mm(slopes, kt, out=dq[i, t])

@@ -30,6 +30,10 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         input = _in_dtype_of(self.weight, input)
+        rows = input.movedim(1, -1)
+        if input.dim() > 2 and not torch.compiler.is_compiling() and rows.is_contiguous():
+            # A channel last in memory: as a matrix it is normalised several times faster than as a map.
+            return self.forward(rows.flatten(0, -2)).unflatten(0, rows.shape[:-1]).movedim(-1, 1)
         if input.shape[0] == 1 and input.dim() > 3:
             # torch 2.14 on the CPU mistakes the layout of a batch of one with positions outermost in memory, and
             # returns a wrong gradient without a word. With one spatial dimension there is no such doubt.

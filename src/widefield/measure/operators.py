@@ -62,7 +62,7 @@ ELEMENTWISE = words(
     _grid_sampler_2d_cpu_fallback
     affine_grid_generator
     scatter_add scatter_reduce index_add index_reduce segment_reduce _segment_reduce _embedding_bag
-    _embedding_bag_forward_only _embedding_bag_dense embedding_dense
+    _embedding_bag_per_sample_weights _embedding_bag_forward_only _embedding_bag_dense embedding_dense
     mse_loss smooth_l1_loss huber_loss soft_margin_loss multi_margin_loss multilabel_margin_loss
     multilabel_margin_loss_forward binary_cross_entropy binary_cross_entropy_with_logits nll_loss
     nll_loss_forward nll_loss2d nll_loss2d_forward _ctc_loss
