@@ -14,7 +14,8 @@ class Pointwise(nn.Module):
     """`(b, in, *space) -> (b, out, *space)`, for any number of spatial dimensions.
 
     Initialised as torch initialises a convolution (Kaiming uniform, a = sqrt 5). Runs in the dtype of its
-    input, and keeps the memory layout: channels-last in, channels-last out, without a copy.
+    input, and keeps the memory layout: channels-last in, channels-last out, without a copy. Several inputs are
+    taken as if they were concatenated along the channels, which they are not: `W [a, b] = W_a a + W_b b`.
     """
 
     def __init__(
@@ -40,16 +41,17 @@ class Pointwise(nn.Module):
             bound = 1 / math.sqrt(self.in_channels)
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
-            weight = weight.to(x.dtype)
-            bias = bias.to(x.dtype) if bias is not None else None
-        tokens = x.flatten(2)
-        if tokens.stride(1) == 1 and self.in_channels > 1:
-            y = F.linear(tokens.mT, weight, bias).mT
-        else:
-            y = F.conv1d(tokens, weight[:, :, None], bias)
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        if not more:
+            return _apply(self.weight, self.bias, x)
+        first, *rest = self.weight.split([part.shape[1] for part in (x, *more)], 1)
+        y = _apply(first, self.bias, x.flatten(2))
+        for weight, part in zip(rest, more, strict=True):
+            tokens = part.flatten(2)
+            if y._is_view() or y.dtype != tokens.dtype or torch.compiler.is_compiling():
+                y = y + _apply(weight, None, tokens)
+            else:
+                y = y.baddbmm_(weight.to(y.dtype).expand(y.shape[0], -1, -1), tokens)
         return y.unflatten(2, x.shape[2:])
 
     def multiply_adds(self, positions: int) -> int:
@@ -58,3 +60,15 @@ class Pointwise(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_channels} -> {self.out_channels}, bias={self.bias is not None}"
+
+
+def _apply(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
+        weight = weight.to(x.dtype)
+        bias = bias.to(x.dtype) if bias is not None else None
+    tokens = x.flatten(2)
+    if tokens.stride(1) == 1 and weight.shape[1] > 1:
+        y = F.linear(tokens.mT, weight, bias).mT
+    else:
+        y = F.conv1d(tokens, weight[:, :, None], bias)
+    return y.unflatten(2, x.shape[2:])

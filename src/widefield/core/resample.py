@@ -54,6 +54,11 @@ def upsample(x: Tensor, space: Sequence[int], *, align_corners: bool) -> Tensor:
     """Linear interpolation of `(b, c, s, ..., s)` to `(b, c, *space)`; a map of one position is broadcast."""
     if x[0, 0].numel() == 1:
         return x.expand(*x.shape[:2], *space)
+    return resize(x, space, align_corners=align_corners)
+
+
+def resize(x: Tensor, space: Sequence[int], *, align_corners: bool) -> Tensor:
+    """Linear interpolation of `(b, c, *any)` to `(b, c, *space)`, up or down."""
     for axis, size in enumerate(space, start=2):
         x = along(x, interpolation_matrix(size, x.shape[axis], align_corners, x), axis)
     return x
@@ -71,4 +76,9 @@ def upsample_cost(space: Sequence[int], level: int) -> int:
     """Multiply-adds of `upsample` for one channel and one level."""
     if level == 1:
         return 0
-    return sum(math.prod(space[: axis + 1]) * level ** (len(space) - axis) for axis in range(len(space)))
+    return resize_cost((level,) * len(space), space)
+
+
+def resize_cost(source: Sequence[int], target: Sequence[int]) -> int:
+    """Multiply-adds of `resize` for one channel."""
+    return sum(math.prod(target[: axis + 1]) * math.prod(source[axis:]) for axis in range(len(source)))
