@@ -109,3 +109,33 @@ def ocnet_asp(m: Any, x: Tensor) -> Tensor:
     context = m.settle(m.project(object_context(m.object, m.near(x))))
     views = [context, m.pointwise(x), *(branch(x) for branch in m.dilated)]
     return F.dropout(m.fuse(torch.cat(views, 1)), m.dropout, m.training)
+
+
+def every_pair(by_offset: Tensor, mask: tuple[int, int]) -> Tensor:
+    """From `(b, offsets, h, w)` to `(b, others, h, w)`: the offsets of each position laid over the map."""
+    h, w = by_offset.shape[2:]
+    rows, columns = torch.arange(h), torch.arange(w)
+    dy = rows[:, None] - rows + mask[0] // 2  # other, own
+    dx = columns[:, None] - columns + mask[1] // 2
+    inside = ((dy >= 0) & (dy < mask[0]))[:, None, :, None] & ((dx >= 0) & (dx < mask[1]))[None, :, None, :]
+    index = dy.clamp(0, mask[0] - 1)[:, None, :, None] * mask[1] + dx.clamp(0, mask[1] - 1)[None, :, None, :]
+    index = index.flatten(0, 1).expand(by_offset.shape[0], -1, -1, -1)
+    return by_offset.gather(1, index) * inside.flatten(0, 1)
+
+
+@plain("psanet")
+def psanet(m: Any, x: Tensor) -> Tensor:
+    found = []
+    for direction, part in m.parts.items():
+        features = part.reduce(x)
+        h, w = ((size - 1) // m.shrink + 1 for size in features.shape[2:])
+        if m.shrink > 1:
+            features = F.interpolate(features, size=(h, w), mode="bilinear", align_corners=True)
+        by_offset = F.conv2d(part.hidden(features), part.weight[:, :, None, None])
+        logits = every_pair(by_offset, m.mask).flatten(2)  # others by own
+        if direction == "distribute":
+            logits = logits.mT
+        weights = torch.softmax(logits, 1)  # over senders
+        found.append((features.flatten(2) @ weights).unflatten(2, (h, w)))
+    y = m.project(torch.cat(found, 1))
+    return torch.cat([x, same_size(y, x) if m.shrink > 1 else y], 1)

@@ -131,3 +131,21 @@ def external_attention(case: Case) -> Replay:
 
     module = create("external-attention", config["channels"], rank=config.get("memory", 64), norm=norm)
     return Replay(module, "eanet")
+
+
+@adapter("psanet")
+def psanet(case: Case) -> Replay:
+    config = case.config
+    options: dict[str, Any] = {
+        "inner": config.get("inner_channels"),
+        "direction": config.get("direction", "both"),
+        "shrink": config.get("shrink_factor", 1),
+        "softmax": config.get("softmax", True),
+        "divisor": config.get("normalization_factor", 1.0),
+    }
+    if config.get("compact", False):
+        module = create("psanet-compact", config["channels"], size=tuple(case.inputs["x"].shape[2:]), **options)
+    else:
+        mask = (config["mask_height"], config["mask_width"])
+        module = create("psanet", config["channels"], mask=mask, **options)
+    return Replay(module, "semseg")

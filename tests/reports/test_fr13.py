@@ -9,16 +9,17 @@ import warnings
 import pytest
 import torch
 
-from registry import MOVING, NAMES, RANDOM, build, facts, randn
+from registry import MOVING, NAMES, RANDOM, build, facts, randn, smallest_side
 
 RANDOM_NODES = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial")
-DYNAMIC = ({0: torch.export.Dim("b"), 2: torch.export.Dim("h"), 3: torch.export.Dim("w")},)
 OTHER = [(3, 16, 7, 10), (1, 16, 12, 5)]
 
 
 def export(name: str, **options: int | str) -> tuple[torch.nn.Module, torch.export.ExportedProgram]:
     module = build(name, 16, **options).eval()
-    return module, torch.export.export(module, (randn(2, 16, 8, 12),), dynamic_shapes=DYNAMIC)
+    h, w = (torch.export.Dim(side, min=smallest_side(name)) for side in "hw")
+    dynamic = ({0: torch.export.Dim("b"), 2: h, 3: w},)
+    return module, torch.export.export(module, (randn(2, 16, 8, 12),), dynamic_shapes=dynamic)
 
 
 def random_nodes(program: torch.export.ExportedProgram) -> list[str]:

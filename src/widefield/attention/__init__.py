@@ -24,5 +24,9 @@ from widefield.attention.ocnet import ObjectContext as ObjectContext
 from widefield.attention.ocnet import OCNetBase as OCNetBase
 from widefield.attention.ocnet import OCNetPyramid as OCNetPyramid
 from widefield.attention.ocnet_asp import OCNetASP as OCNetASP
+from widefield.attention.predicted import predicted_attention as predicted_attention
+from widefield.attention.predicted import predicted_logits as predicted_logits
+from widefield.attention.psanet import PSANet as PSANet
+from widefield.attention.psanet import PSANetCompact as PSANetCompact
 from widefield.attention.sdpa import attention as attention
 from widefield.attention.sdpa import attention_matrix as attention_matrix

@@ -116,6 +116,12 @@ class GlobalContext(Context):
             weights = self.weights(layout.to_positions(widen(x))[0])
             return weights.expand(-1, weights.shape[-1] if rows is None else len(rows), -1)
 
+    def open_gate_(self, value: float = 1.0) -> bool:
+        for transform in (self.multiply, self.add):
+            if transform is not None:
+                transform.expand.open_(value)
+        return True
+
     def cost(self, shape: tuple[int, ...]) -> Cost:
         transforms = [t for t in (self.multiply, self.add) if t is not None]
         inside = sum(2 * self.channels * t.squeeze.out_channels for t in transforms)

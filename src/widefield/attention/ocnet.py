@@ -36,7 +36,7 @@ from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
-from widefield.core.resample import interpolation_matrix, resize, resize_cost
+from widefield.core.resample import resize, resize_cost, resize_matrix
 
 TITLE, PAPER = "OCNet: Object Context for Semantic Segmentation", "arXiv:1809.00916"
 SLOPE = 0.01  # of the activation that the authors' in-place norm has by default
@@ -91,11 +91,10 @@ class ObjectContext(nn.Module):
         logits = keys.mT * self.scale @ keys
         if self.cells > 1:
             logits = logits.masked_fill(~same_cell(small, self.cells, tokens), -math.inf)
-        weights, back = logits.softmax(-1), tokens.new_ones(1, 1)
+        weights = logits.softmax(-1)
         if self.reduce == 1:
             return weights if rows is None else weights.index_select(1, rows.to(weights.device))
-        for size, there in zip(space, small, strict=True):
-            back = torch.kron(back, interpolation_matrix(size, there, True, tokens))
+        back = resize_matrix(small, space, tokens, align_corners=True)
         return (back if rows is None else back[rows.to(back.device)]) @ weights
 
     def cost(self, space: Space) -> int:

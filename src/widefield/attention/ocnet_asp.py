@@ -43,7 +43,7 @@ class OCNetASP(Context):
         channels: of the input.
         out_channels: of the output, even: a branch has half of them.
         rates: dilations.
-        size: factor by which the context's map is max-pooled.
+        reduce: factor by which the context's map is max-pooled.
         dropout: after the fusion, in training.
         dims: spatial dimensions, fixed by the shape of the kernels.
         norm: after every convolution.
@@ -56,7 +56,7 @@ class OCNetASP(Context):
         *,
         out_channels: int = 512,
         rates: Sequence[int] = (12, 24, 36),
-        size: int = 2,
+        reduce: int = 2,
         dropout: float = 0.1,
         dims: int = 2,
         norm: NormName = "batch",
@@ -66,7 +66,7 @@ class OCNetASP(Context):
     ) -> None:
         if dims not in (1, 2, 3):
             raise ValueError(f"OCNetASP: dims must be 1, 2 or 3 spatial dimensions, got {dims!r}")
-        require_positive("OCNetASP", size=size, **{f"rates[{i}]": rate for i, rate in enumerate(rates)})
+        require_positive("OCNetASP", reduce=reduce, **{f"rates[{i}]": rate for i, rate in enumerate(rates)})
         if out_channels < 2 or out_channels % 2:
             raise ValueError(f"OCNetASP: out_channels must be a positive even number, got {out_channels}")
         super().__init__(channels, out_channels=out_channels)
@@ -74,7 +74,7 @@ class OCNetASP(Context):
         self.rates, self.dropout, self.width = tuple(rates), dropout, out_channels // 2
         width = self.width
         self.near = DilatedBranch(channels, width, dims=dims, bias=True, norm=norm, slope=SLOPE)
-        self.object = ObjectContext(width, max(1, width // 2), width, norm=norm, reduce=size)
+        self.object = ObjectContext(width, max(1, width // 2), width, norm=norm, reduce=reduce)
         self.project = GatedProjection(width, width, norm="none", gate=gate)
         self.settle = PointwiseBranch(width, width, bias=True, norm=norm, slope=SLOPE)
         self.pointwise = PointwiseBranch(channels, width, norm=norm, slope=SLOPE)

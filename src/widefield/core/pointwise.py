@@ -48,7 +48,7 @@ class Pointwise(nn.Module):
         y = _apply(first, self.bias, x.flatten(2))
         for weight, part in zip(rest, more, strict=True):
             tokens = part.flatten(2)
-            if y._is_view() or y.dtype != tokens.dtype or torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or y._is_view() or y.dtype != tokens.dtype:
                 y = y + _apply(weight, None, tokens)
             else:
                 y = y.baddbmm_(weight.to(y.dtype).expand(y.shape[0], -1, -1), tokens)

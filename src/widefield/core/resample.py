@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,8 @@ def interpolation_matrix(size: int, bins: int, align_corners: bool, like: Tensor
     """`(size, bins)`: row i holds the weights, at most two, with which position i reads the bins."""
     i = torch.arange(size, device=like.device, dtype=like.dtype)[:, None]
     if align_corners:
-        source = i * ((bins - 1) / max(size - 1, 1))
+        last: Any = torch.sym_max(size - 1, 1)
+        source = i * ((bins - 1) / last)
     else:
         source = ((i + 0.5) * (bins / size) - 0.5).clamp(0, bins - 1)
     return (1 - (source - torch.arange(bins, device=like.device, dtype=like.dtype)).abs()).clamp(min=0)
@@ -77,6 +79,14 @@ def upsample_cost(space: Sequence[int], level: int) -> int:
     if level == 1:
         return 0
     return resize_cost((level,) * len(space), space)
+
+
+def resize_matrix(source: Sequence[int], target: Sequence[int], like: Tensor, *, align_corners: bool) -> Tensor:
+    """What `resize` does to positions: `(positions of the target, positions of the source)`."""
+    matrix = like.new_ones(1, 1)
+    for bins, size in zip(source, target, strict=True):
+        matrix = torch.kron(matrix, interpolation_matrix(size, bins, align_corners, like))
+    return matrix
 
 
 def resize_cost(source: Sequence[int], target: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ mmseg       open-mmlab mmsegmentation, DisentangledNonLocal2d
 annn        MendelXu/ANN, APNB and AFNB
 ocnet       openseg-group/OCNet.pytorch, BaseOC, Pyramid_OC and ASP_OC modules
 eanet       MenghaoGuo/EANet, External_attention
+semseg      hszhao/semseg, PSA
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from widefield.attention import (
     OCNetBase,
     OCNetPyramid,
     PositionAttention,
+    PSANet,
+    PSANetCompact,
     PyramidNonLocal,
 )
 from widefield.attention.non_local import NonLocalBase
@@ -170,3 +173,16 @@ def eanet(module: ExternalAttention) -> Table:
         "upper": "conv2.0",
         "norm": "conv2.1",
     }
+
+
+@reference("semseg", PSANet, PSANetCompact)
+def semseg(module: PSANet | PSANetCompact) -> Table:
+    """Sequentials; where there are two directions, the second has names of its own."""
+    table = {"project.project": "proj.0", "project.norm": "proj.1"}
+    for direction, suffix in zip(module.directions, ("", "_p"), strict=False):
+        table[f"parts.{direction}.reduce.project"] = f"reduce{suffix}.0"
+        table[f"parts.{direction}.reduce.norm"] = f"reduce{suffix}.1"
+        table[f"parts.{direction}.hidden.project"] = f"attention{suffix}.0"
+        table[f"parts.{direction}.hidden.norm"] = f"attention{suffix}.1"
+        table[f"parts.{direction}.weight"] = f"attention{suffix}.3.weight"
+    return table
