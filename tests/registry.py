@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import widefield
 
 NAMES = widefield.list_modules()
-# Options that keep a module small at any number of channels; each is given where a module has it. A module that is
-# tied to a map size is built for 16 x 16; a test with other maps gives `size`, which the other modules do not have.
+# Options that keep a module small at any number of channels; each is given where a module has it. One that is tied
+# to a map size is built for 16 x 16; a test with other maps gives `size`, which the other modules do not have.
 SMALL: dict[str, Callable[[int], Any]] = {
     "rank": lambda channels: 8,
     "out_channels": lambda channels: channels,

@@ -123,7 +123,7 @@ def every_pair(by_offset: Tensor, mask: tuple[int, int]) -> Tensor:
     return by_offset.gather(1, index) * inside.flatten(0, 1)
 
 
-@plain("psanet")
+@plain("psanet", "psanet-compact")
 def psanet(m: Any, x: Tensor) -> Tensor:
     found = []
     for direction, part in m.parts.items():
@@ -131,8 +131,10 @@ def psanet(m: Any, x: Tensor) -> Tensor:
         h, w = ((size - 1) // m.shrink + 1 for size in features.shape[2:])
         if m.shrink > 1:
             features = F.interpolate(features, size=(h, w), mode="bilinear", align_corners=True)
-        by_offset = F.conv2d(part.hidden(features), part.weight[:, :, None, None])
-        logits = every_pair(by_offset, m.mask).flatten(2)  # others by own
+        logits = F.conv2d(part.hidden(features), part.weight[:, :, None, None])
+        if hasattr(m, "mask"):
+            logits = every_pair(logits, m.mask)
+        logits = logits.flatten(2)  # others by own
         if direction == "distribute":
             logits = logits.mT
         weights = torch.softmax(logits, 1)  # over senders

@@ -6,7 +6,8 @@
 The second term is the same for every i: one vector, added to every position.
 
 Paper   Disentangled Non-Local Neural Networks, ECCV 2020, arXiv:2006.06668.
-Facts   cost n^2 2 d for the pairs, n (c + d) for the salience; memory never n x n; rows sum to 2.
+Facts   cost n^2 2 d for the pairs, n (c + d) for the salience; memory never n x n; rows sum to 2. With batch norm
+        after W a training batch of one learns no salience: the norm subtracts what all positions share.
 Differs not at all. At the published temperature, 0.05, a row is close to one-hot and float32 keeps five digits.
 """
 

@@ -12,6 +12,7 @@ and moved into place by padding and reshaping. `tiles.py` has the idea.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 from widefield.attention.tiles import TILE_ROWS
 from widefield.core.layout import Space
+from widefield.core.numerics import float32_island, widen
 
 
 def skew(x: Tensor) -> Tensor:
@@ -71,11 +73,28 @@ def predicted_attention(
         normalise: with the softmax.
 
     Returns:
-        `(b, e, n)`.
+        `(b, e, n)`, in the dtype of `values`; computed in float32 at least.
+
+    Raises:
+        ValueError: shapes that do not fit.
     """
-    if torch.compiler.is_compiling():
-        return _written_out(hidden, weight, values, space, distribute, normalise)
-    return PredictedAttention.apply(hidden, weight, values, space, distribute, normalise)
+    _check(hidden, weight, values, space)
+    compute: Any = _written_out if torch.compiler.is_compiling() else PredictedAttention.apply
+    with float32_island(values):
+        tensors = (widen(x) for x in (hidden, weight, values))
+        return compute(*tensors, space, distribute, normalise).to(values.dtype)
+
+
+def _check(hidden: Tensor, weight: Tensor, values: Tensor, space: Space) -> None:
+    shapes = f"got hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)}, values {tuple(values.shape)}"
+    if weight.dim() != 3 or not (weight.shape[0] % 2 and weight.shape[1] % 2):
+        raise ValueError(f"predicted_attention takes a mask (height, width, d) of odd sides; {shapes}")
+    if hidden.shape[1] != weight.shape[2] or hidden.shape[::2] != values.shape[::2]:
+        raise ValueError(
+            f"predicted_attention takes hidden (b, d, n), weight (.., .., d), values (b, e, n); {shapes}"
+        )
+    if not torch.compiler.is_compiling() and math.prod(space) != values.shape[2]:
+        raise ValueError(f"predicted_attention takes the n = h w positions of a map of {space}; {shapes}")
 
 
 def predicted_cost(space: Space, mask: Space, d: int, e: int) -> int:

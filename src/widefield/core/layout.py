@@ -15,7 +15,7 @@ def to_positions(x: Tensor) -> tuple[Tensor, Space]:
     """`(b, c, *space)` to `(b, c, n)` and the space; a view for contiguous and channels-last maps."""
     space = tuple(x.shape[2:])
     tokens = x.flatten(2)
-    if x.shape[0] == 1 and len(space) > 1 and x.requires_grad:
+    if x.shape[0] == 1 and len(space) > 1 and x.requires_grad and torch.is_grad_enabled():
         # The gradient of a flattened batch of one may come back with positions outermost in memory, in strides
         # that a CPU batch norm of torch 2.14 before this module silently misreads. A hook costs nothing where it
         # does not; in a graph, which takes none, it is that of `select`, which fills zeros with it.
