@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import widefield
+from registry import build
 from widefield.core import BatchNorm
 
 
 @pytest.mark.parametrize("name", widefield.list_modules())
 def test_gradient_reaches_a_batch_norm_before_the_module(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    options = {"rank": 4} if "rank" in widefield.describe(name).options else {}
-    module = widefield.create(name, 8, **options).double().eval()
+    module = build(name, 8, gate=None, rank=4, size=(3, 4)).double().eval()
     norm = nn.BatchNorm2d(8).double().eval()
     with torch.no_grad():
         assert norm.weight is not None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import widefield
-from widefield.core import Context
+from registry import build, facts
 
 NAMES = widefield.list_modules(family="attention") + widefield.list_modules(family="pooling")
 
@@ -22,15 +22,12 @@ def test_onnx(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     caplog.set_level(logging.ERROR)
-    module = widefield.create(name, 8, **({"out_channels": 8, "rates": (2, 3)} if name == "aspp" else {})).eval()
-    assert isinstance(module, Context)
-    module.open_gate_(1.0)
+    module = build(name, 8, rates=(2, 3), size=(12, 9)).eval()
+    free, size = ((0,), (12, 9)) if facts(name).fixed_size else ((0, 2, 3), (7, 10))
     generator = torch.Generator().manual_seed(0)
-    x, other = torch.randn(2, 8, 12, 9, generator=generator), torch.randn(3, 8, 7, 10, generator=generator)
-    dynamic = torch.export.Dim.DYNAMIC
-    program = torch.onnx.export(
-        module, (x,), dynamo=True, dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic},), verbose=False
-    )
+    x, other = torch.randn(2, 8, 12, 9, generator=generator), torch.randn(3, 8, *size, generator=generator)
+    dynamic = dict.fromkeys(free, torch.export.Dim.DYNAMIC)
+    program = torch.onnx.export(module, (x,), dynamo=True, dynamic_shapes=(dynamic,), verbose=False)
     assert program is not None
     program.save(tmp_path / "module.onnx")
     session = runtime.InferenceSession(str(tmp_path / "module.onnx"), providers=["CPUExecutionProvider"])

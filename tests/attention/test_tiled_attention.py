@@ -100,7 +100,7 @@ def test_no_tensor_of_the_maps_size() -> None:
     q, k, v = qkv(1, d=4, e=4, n=4096, m=4096, dtype=torch.float32)
     with Largest() as largest:
         attention(q, k, v).sum().backward()
-    assert largest.numbers <= tiles.TILE_ROWS * 4096  # an eighth of the map
+    assert largest.numbers <= tiles.TILE_ROWS * 4096  # a sixteenth of the map
 
 
 def test_logits_beyond_the_range_of_exp() -> None:

@@ -21,7 +21,7 @@ def test_every_module_has_a_plain_version() -> None:
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_plain_version_computes_the_same(name: str) -> None:
     unrolled = {"gradient": "unrolled"} if facts(name).iterative and not facts(name).exact_gradient else {}
-    module = build(name, 16, dropout=0.0, **unrolled).double().train()
+    module = build(name, 16, dropout=0.0, size=(9, 11), **unrolled).double().train()
     copy = deepcopy(module)  # batch norm moves its statistics in both
     inputs = [randn(2, 16, 9, 11, dtype=torch.float64).requires_grad_() for _ in range(2)]
     outputs = [module(inputs[0]), PLAIN[name](copy, inputs[1])]

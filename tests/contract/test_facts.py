@@ -37,7 +37,7 @@ def test_iterative_modules_compute_the_same_whatever_the_gradient(name: str) -> 
 
 
 def trained(name: str, seed: int, **options: str) -> tuple[nn.Module, Tensor]:
-    module = build(name, dropout=0.0, **options).train()
+    module = build(name, size=(6, 7), dropout=0.0, **options).train()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return module, module(randn(2, 64, 6, 7))
@@ -46,7 +46,7 @@ def trained(name: str, seed: int, **options: str) -> tuple[nn.Module, Tensor]:
 @pytest.mark.parametrize("name", NAMES)
 def test_state(name: str) -> None:
     def moves(**options: str) -> bool:
-        return bool(moved(own_buffers(build(name, **options)), trained(name, 0, **options)[0]))
+        return bool(moved(own_buffers(build(name, size=(6, 7), **options)), trained(name, 0, **options)[0]))
 
     assert (moves() or moves(**MOVING)) == facts(name).has_state
 
@@ -62,7 +62,7 @@ def test_random_start(name: str) -> None:
 
 def exact(name: str, **options: str) -> bool:
     """Whether the backward, in the input and in all parameters, is the derivative of the forward."""
-    module = build(name, 8, gate=0.7, rank=3, **warm(name), **options).double().eval()
+    module = build(name, 8, gate=0.7, rank=3, size=(2, 3), **warm(name), **options).double().eval()
     names, parameters = zip(*module.named_parameters(), strict=True) if list(module.parameters()) else ((), ())
     x = randn(2, 8, 2, 3, dtype=torch.float64).requires_grad_()
 
@@ -81,7 +81,7 @@ def test_unrolled_gradients_are_exact(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_linear_in_x(name: str) -> None:
-    module = build(name).double().eval()
+    module = build(name, size=(5, 6)).double().eval()
 
     def linear(scale: float) -> bool:
         x, y = (scale * randn(2, 64, 5, 6, seed=seed, dtype=torch.float64) for seed in range(2))
@@ -105,7 +105,7 @@ def test_rank_over_positions(name: str) -> None:
 
     def ranks(**options: int) -> list[int]:
         """Of the context and, where there is one, of the mixing matrix."""
-        module = build(name, 24, **options).double().eval()
+        module = build(name, 24, size=(6, 7), **options).double().eval()
         context = module.context(x).flatten(2)
         try:
             return [rank_of(context), rank_of(module.operator(x))]
@@ -135,7 +135,7 @@ def test_complexity(name: str) -> None:
 @pytest.mark.parametrize("shape", [(1, 64, 16, 16), (2, 64, 9, 40)])
 @pytest.mark.parametrize("name", NAMES)
 def test_cost_is_what_a_counter_counts(name: str, shape: tuple[int, ...]) -> None:
-    module = build(name)
+    module = build(name, size=shape[2:])
     stated, counted = module.cost(shape), count(module, shape)
     assert not counted.lower_bound
     assert stated.multiply_adds == counted.multiply_adds

@@ -148,6 +148,21 @@ def test_positions_and_back() -> None:
         assert tokens.data_ptr() == x.data_ptr(), "a view"
 
 
+def test_the_gradient_of_a_batch_of_one_is_contiguous() -> None:
+    x = randn(1, 3, 5, 7).requires_grad_()
+    with torch.no_grad():
+        assert torch.equal(to_positions(x)[0], x.flatten(2))
+    tokens, _ = to_positions(x)
+    outermost = randn(1, 35, 3).mT
+    seen = []
+    x.register_hook(lambda gradient: seen.append(gradient.stride()))
+    (gradient,) = torch.autograd.grad(tokens, x, outermost)
+    assert torch.equal(gradient.flatten(2), outermost)
+    assert seen[0][1:] == (35, 7, 1)
+    _, pull = torch.func.vjp(lambda x: to_positions(x)[0], x)
+    assert torch.equal(pull(outermost)[0], gradient)
+
+
 def test_like_gives_the_memory_layout() -> None:
     x = randn(2, 3, 5, 7)
     last = x.contiguous(memory_format=torch.channels_last)

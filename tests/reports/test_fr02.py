@@ -17,7 +17,8 @@ def rand(*shape: int, times: float) -> torch.Tensor:
 
 def check(name: str, x: torch.Tensor, dtype: torch.dtype, *, train: bool) -> None:
     """A float32 input gives a float32 output near that of the float32 run, and finite gradients."""
-    module, reference = (build(name, x.shape[1], dropout=0.0).train(train) for _ in range(2))
+    size = tuple(x.shape[2:])
+    module, reference = (build(name, x.shape[1], size=size, dropout=0.0).train(train) for _ in range(2))
     expected = reference(x)
     x = x.clone().requires_grad_()
     with torch.autocast("cpu", dtype=dtype):
@@ -49,7 +50,7 @@ def test_fr02_a_autocast_in_training(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fr02_the_context_stays_in_the_float32_region(name: str) -> None:
-    module, x = build(name, 16).eval(), rand(1, 16, 32, 32, times=30)
+    module, x = build(name, 16, size=(32, 32)).eval(), rand(1, 16, 32, 32, times=30)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
         context = module.context(x)
         half = module(x.half())

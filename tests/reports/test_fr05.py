@@ -12,7 +12,7 @@ from registry import NAMES, build, gradients, having, randn
 @pytest.mark.parametrize("size", [16, 1])
 @pytest.mark.parametrize("name", NAMES)
 def test_fr05_one_image_in_training(name: str, size: int) -> None:
-    module, x = build(name).train(), randn(1, 64, size, size)
+    module, x = build(name, size=(size, size)).train(), randn(1, 64, size, size)
     assert torch.isfinite(module(x)).all()
     for parameter, gradient in gradients(module, x).items():
         assert torch.isfinite(gradient).all(), parameter
@@ -22,8 +22,8 @@ def test_fr05_one_image_in_training(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", having("norm"))
 def test_fr05_the_norm_is_a_parameter(name: str, norm: str) -> None:
     for channels in (64, 32):
-        module = build(name, channels, norm=norm).train()
         for size in (16, 1):
+            module = build(name, channels, norm=norm, size=(size, size)).train()
             x = randn(1, channels, size, size)
             assert torch.isfinite(module(x)).all()
 

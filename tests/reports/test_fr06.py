@@ -6,15 +6,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from registry import NAMES, build, gradients, having, randn
+from registry import NAMES, build, facts, gradients, having, randn
 
 SIZES = [(1, 1), (1, 9), (3, 5), (7, 9), (13, 8), (33, 47)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fr06_every_size(name: str) -> None:
-    module = build(name)
+    any_size = build(name)
     for h, w in SIZES:
+        module = build(name, size=(h, w)) if facts(name).fixed_size else any_size
         x = randn(2, 64, h, w)
         for train in (False, True):
             module.train(train)

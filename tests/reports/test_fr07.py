@@ -34,13 +34,13 @@ def is_channels_last(x: Tensor) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_fr07_layouts(name: str, train: bool) -> None:
     x = randn(2, 64, 7, 9)
-    expected = build(name, dropout=0.0).train(train)(x)
+    expected = build(name, dropout=0.0, size=(7, 9)).train(train)(x)
     for layout, arrange in LAYOUTS.items():
         for gradient in (False, True):
             given = arrange(x)
             assert layout == "contiguous" or not given.is_contiguous()
             given.requires_grad_(gradient)
-            module = build(name, dropout=0.0, **MOVING).train(train)
+            module = build(name, dropout=0.0, size=(7, 9), **MOVING).train(train)
             with torch.set_grad_enabled(gradient):
                 y = module(given)
             torch.testing.assert_close(y, expected, rtol=0, atol=1e-5)

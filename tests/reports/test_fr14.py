@@ -16,7 +16,7 @@ GATED = [name for name in NAMES if facts(name).identity_at_init]
 def test_fr14_identity_at_initialisation_is_what_the_registry_says(name: str) -> None:
     x = randn(2, 64, 9, 7)
     for train in (False, True):
-        module = build(name, gate=None).train(train)
+        module = build(name, gate=None, size=(9, 7)).train(train)
         y = module(x)
         same = y.shape == x.shape and (torch.equal(y, x) or torch.equal(y, x.relu()))
         gated = module.open_gate_(1.0)
@@ -27,7 +27,7 @@ def test_fr14_identity_at_initialisation_is_what_the_registry_says(name: str) ->
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
 def test_fr14_the_context_alone_is_not_zero(name: str) -> None:
-    context = build(name, gate=None).eval().context(randn(2, 64, 9, 7))
+    context = build(name, gate=None, size=(9, 7)).eval().context(randn(2, 64, 9, 7))
     assert context.shape[0] == 2
     assert context.shape[2:] == (9, 7)
     assert context.abs().max() > 1e-3

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attend: each position, or channel, becomes a weighted mean of all."""
 
+from widefield.attention.annn import FusionNonLocal as FusionNonLocal
+from widefield.attention.annn import PyramidNonLocal as PyramidNonLocal
 from widefield.attention.bilateral import Bilateral as Bilateral
 from widefield.attention.carafe import Carafe as Carafe
 from widefield.attention.carafe import reassemble as reassemble
 from widefield.attention.ccnet import CrissCrossAttention as CrissCrossAttention
 from widefield.attention.ccnet import criss_cross as criss_cross
 from widefield.attention.ccnet import criss_cross_matrix as criss_cross_matrix
+from widefield.attention.cells import attend_in_cells as attend_in_cells
 from widefield.attention.danet import ChannelAttention as ChannelAttention
 from widefield.attention.danet import DualAttention as DualAttention
 from widefield.attention.danet import PositionAttention as PositionAttention
@@ -15,6 +18,10 @@ from widefield.attention.dgmn import DynamicGraphMessages as DynamicGraphMessage
 from widefield.attention.dgmn import DynamicGraphMessagesFast as DynamicGraphMessagesFast
 from widefield.attention.distances import gaussian_attention as gaussian_attention
 from widefield.attention.distances import gaussian_matrix as gaussian_matrix
+from widefield.attention.dnl import DisentangledNonLocal as DisentangledNonLocal
+from widefield.attention.external import ExternalAttention as ExternalAttention
+from widefield.attention.external import double_normalise as double_normalise
+from widefield.attention.gcnet import GlobalContext as GlobalContext
 from widefield.attention.isa import InterlacedAttention as InterlacedAttention
 from widefield.attention.local_relation import LocalRelation as LocalRelation
 from widefield.attention.mean_shift import MeanShift as MeanShift
@@ -29,5 +36,13 @@ from widefield.attention.non_local_linear import NonLocalDot as NonLocalDot
 from widefield.attention.non_local_linear import dot_product as dot_product
 from widefield.attention.non_local_linear import relu_sum as relu_sum
 from widefield.attention.non_local_means import NonLocalMeans as NonLocalMeans
+from widefield.attention.ocnet import ObjectContext as ObjectContext
+from widefield.attention.ocnet import OCNetBase as OCNetBase
+from widefield.attention.ocnet import OCNetPyramid as OCNetPyramid
+from widefield.attention.ocnet_asp import OCNetASP as OCNetASP
+from widefield.attention.predicted import predicted_attention as predicted_attention
+from widefield.attention.predicted import predicted_logits as predicted_logits
+from widefield.attention.psanet import PSANet as PSANet
+from widefield.attention.psanet import PSANetCompact as PSANetCompact
 from widefield.attention.sdpa import attention as attention
 from widefield.attention.sdpa import attention_matrix as attention_matrix

@@ -68,6 +68,7 @@ def _reassemble(x: Tensor, kernels: Tensor, factor: int, size: int) -> Tensor:
 @register(
     "carafe", family="attention", title="CARAFE: Content-Aware ReAssembly of FEatures", paper="arXiv:1905.02188",
     year=2019, row_sum=1.0, complexity="n",
+    limits={"dimensions": "a kernel of rows and columns: two dimensions"},
 )  # fmt: skip
 class Carafe(Context):
     """A k x k weighted mean around each position, with weights predicted from the content; upsamples by `factor`.

@@ -71,6 +71,7 @@ def criss_cross_matrix(q: Tensor, k: Tensor) -> Tensor:
 @register(
     "ccnet", family="attention", title="CCNet: Criss-Cross Attention for Semantic Segmentation",
     paper="arXiv:1811.11721", year=2019, row_sum=1.0, identity_at_init=True, complexity="n^1.5",
+    limits={"dimensions": "a criss-cross of rows and columns: two dimensions"},
 )  # fmt: skip
 class CrissCrossAttention(Context):
     """Attention along row and column, R times with shared weights and a learned scalar gate.

@@ -108,7 +108,15 @@ class MessageBase(Context):
         )
 
 
-@register("dgmn", family="attention", title=TITLE, paper=PAPER, year=2020, complexity="n")
+@register(
+    "dgmn",
+    family="attention",
+    title=TITLE,
+    paper=PAPER,
+    year=2020,
+    complexity="n",
+    limits={"dimensions": "offsets along rows and columns: two dimensions"},
+)
 class DynamicGraphMessages(MessageBase):
     """`x + sum_r gate_r m^r`: messages from sampled neighbours at several rates, as the released models have them.
 
@@ -181,7 +189,15 @@ class DynamicGraphMessages(MessageBase):
         return True
 
 
-@register("dgmn-fast", family="attention", title=TITLE, paper=PAPER, year=2020, complexity="n")
+@register(
+    "dgmn-fast",
+    family="attention",
+    title=TITLE,
+    paper=PAPER,
+    year=2020,
+    complexity="n",
+    limits={"dimensions": "offsets along rows and columns: two dimensions"},
+)
 class DynamicGraphMessagesFast(MessageBase):
     """Messages among narrow features, concatenated and projected back; the residual only ever adds.
 

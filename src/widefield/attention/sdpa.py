@@ -40,8 +40,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float = 1.0) -> Tensor:
     dtype = v.dtype
     with float32_island(v):
         q, k, v = (widen(x) for x in (q, k, v))
-        q = q if scale == 1.0 else q * scale
-        return _dispatch(q, k, v).to(dtype)
+        return _dispatch(q, k, v, scale).to(dtype)
 
 
 def attention_matrix(q: Tensor, k: Tensor, *, rows: Tensor | None = None, scale: float = 1.0) -> Tensor:
@@ -57,22 +56,22 @@ def attention_matrix(q: Tensor, k: Tensor, *, rows: Tensor | None = None, scale:
     return (widen(q).mT * scale @ widen(k)).softmax(-1)
 
 
-def _dispatch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _dispatch(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if torch.compiler.is_compiling() or q.device.type != "cpu":
-        return _fused(q, k, v)
+        return _fused(q, k, v, scale)
     if q.shape[:-2].numel() * q.shape[-1] * k.shape[-1] <= WRITTEN_OUT_NUMBERS:
-        return written_out(q, k, v)
-    out, _ = TiledAttention.apply(*(x.flatten(0, -3) for x in (q, k, v)))
+        return written_out(q if scale == 1.0 else q * scale, k, v)
+    out = TiledAttention.apply(*(x.flatten(0, -3) for x in (q, k, v)), scale)
     return out.mT.unflatten(0, q.shape[:-2])
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
     heads, width = v.dim() == 4, v.shape[-2]
     # ONNX wants heads. CUDA's kernels want widths in multiples of 8; anything else falls back to the whole map.
     q, k, v = (x if heads else x.unsqueeze(1) for x in (q, k, v))
     if q.device.type == "cuda":
         q, k, v = _padded(q), _padded(k), _padded(v)
-    out = F.scaled_dot_product_attention(q.mT, k.mT, v.mT, scale=1.0).mT[..., :width, :]
+    out = F.scaled_dot_product_attention(q.mT, k.mT, v.mT, scale=scale).mT[..., :width, :]
     return out if heads else out.squeeze(1)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax attention in tiles of queries: the n x m map exists one tile at a time, forward and backward.
 
-Forward keeps the output and one log-sum-exp a query; backward computes each tile again from them (Rabe and
-Staats, 2112.05682; Dao et al., 2205.14135). A tile is a few hundred queries against all keys, so that a call
-is a short loop over matrix products large enough to run at full speed, with in-place work in between.
+Forward keeps the output alone; backward computes each tile again (Rabe and Staats, 2112.05682; Dao et al.,
+2205.14135). A tile is a few hundred queries against all keys, so that a call is a short loop over matrix products
+large enough to run at full speed, with work in place in between. Transposed operands are views, which a product
+takes as fast.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TILE_ROWS = 512
+TILE_ROWS = 256
 TILE_NUMBERS = 2**23  # 32 MiB in float32
 
 
@@ -40,87 +41,82 @@ def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class TiledAttention(torch.autograd.Function):
-    """`softmax(q^T k) v^T`, on `(b, d, n)`, `(b, d, m)` and `(b, e, m)`; returns `(b, n, e)` and `(b, n, 1)`.
+    """`softmax(scale q^T k) v^T`, on `(b, d, n)`, `(b, d, m)` and `(b, e, m)`; returns `(b, n, e)`.
 
-    The first output is positions-first; the second is the log-sum-exp of each query's logits, without gradient.
     First derivatives (reverse and forward mode) hold no map. A second derivative is right too, but is taken
     through the written-out formulas and holds the map; so does `torch.func.vjp`, always ready for a second one.
     """
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         n, m = q.shape[-1], k.shape[-1]
         out = v.new_empty(q.shape[0], n, v.shape[1])
-        lse = q.new_empty(q.shape[0], n, 1)
-        buffer = _buffer(q, n, m)
-        for qi, ki, vi, oi, li in zip(q.mT, k.contiguous(), v.mT.contiguous(), out, lse, strict=True):
+        logits_, weights_ = _buffer(q, n, m), _buffer(q, n, m)
+        for qi, ki, vi, oi in zip(q.mT, k, v.mT, out, strict=True):
             for t in query_tiles(n, m):
-                weights, top = buffer[: t.stop - t.start], li[t]
-                torch.mm(qi[t], ki, out=weights)
-                torch.amax(weights, 1, keepdim=True, out=top)
-                weights.sub_(top).exp_()
-                total = weights.sum(1, keepdim=True)
+                logits, weights = logits_[: t.stop - t.start], weights_[: t.stop - t.start]
+                torch.addmm(logits, qi[t], ki, beta=0, alpha=scale, out=logits)
+                # Its exponential is faster than `exp_`, thirty times so where that underflows.
+                torch.softmax(logits, 1, out=weights)
                 torch.mm(weights, vi, out=oi[t])
-                oi[t].div_(total)
-                top.add_(total.log_())
-        return out, lse
+        return out
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.scale = inputs
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs, *output)
-        ctx.save_for_forward(*inputs, *output)
+        ctx.save_for_backward(*tensors, output)
+        ctx.save_for_forward(*tensors, output)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return None, None, None
-        q, k, v, out, lse = ctx.saved_tensors
+            return None, None, None, None
+        q, k, v, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _written_out_gradients(q, k, v, grad)
-        return _gradients(q, k, v, out, lse, grad)
+            return *_written_out_gradients(q, k, v, grad, ctx.scale), None
+        return *_gradients(q, k, v, out, grad, ctx.scale), None
 
     @staticmethod
-    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None) -> tuple[Tensor, None]:
-        q, k, v, out, lse = ctx.saved_tensors
+    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, dv: Tensor | None, _: None) -> Tensor:
+        q, k, v, out = ctx.saved_tensors
         dq, dk, dv = (
             torch.zeros_like(x) if dx is None else dx for x, dx in zip((q, k, v), (dq, dk, dv), strict=True)
         )
         tangent = []
         for t in query_tiles(q.shape[-1], k.shape[-1]):
-            weights = (q[..., t].mT @ k).sub(lse[:, t]).exp()
-            moved = weights * (dq[..., t].mT @ k + q[..., t].mT @ dk)
+            weights = (ctx.scale * q[..., t].mT @ k).softmax(-1)
+            moved = ctx.scale * weights * (dq[..., t].mT @ k + q[..., t].mT @ dk)
             drift = moved.sum(-1, keepdim=True) * out[:, t]
             tangent.append(moved @ v.mT - drift + weights @ dv.mT)
-        return torch.cat(tangent, 1), None
+        return torch.cat(tangent, 1)
 
 
-def _written_out_gradients(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    weights, slopes = (q.mT @ k).softmax(-1), grad @ v
-    slopes = weights * (slopes - (weights * slopes).sum(-1, keepdim=True))
+def _written_out_gradients(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    weights, slopes = (scale * q.mT @ k).softmax(-1), grad @ v
+    slopes = scale * weights * (slopes - (weights * slopes).sum(-1, keepdim=True))
     return k @ slopes.mT, q @ slopes, grad.mT @ weights
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad: Tensor
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     n, m = q.shape[-1], k.shape[-1]
-    qt, gt = q.mT.contiguous(), grad.contiguous()
-    # With s the logits, p the weights and D the inner product of output and its gradient, p = exp(s - lse) and
-    # ds = p (dp - D). Both products accumulate onto what is subtracted.
-    inner = (gt * out).sum(-1, keepdim=True)
-    dq, dk, dv = torch.empty_like(qt), k.new_zeros(k.mT.shape), v.new_zeros(v.mT.shape)
+    inner = (grad * out).sum(-1, keepdim=True)
+    dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     weights_, slopes_ = _buffer(q, n, m), _buffer(q, n, m)
     for i in range(q.shape[0]):
-        kt = k[i].mT.contiguous()
         for t in query_tiles(n, m):
             weights, slopes = weights_[: t.stop - t.start], slopes_[: t.stop - t.start]
-            torch.addmm(lse[i, t], qt[i, t], k[i], beta=-1, out=weights)
-            weights.exp_()
-            torch.addmm(inner[i, t], gt[i, t], v[i], beta=-1, out=slopes)
-            torch.addmm(dv[i], weights.mT, gt[i, t], out=dv[i])
-            slopes.mul_(weights)
-            torch.mm(slopes, kt, out=dq[i, t])
-            torch.addmm(dk[i], slopes.mT, qt[i, t], out=dk[i])
-    return dq.mT, dk.mT, dv.mT
+            qt, gt = q[i, :, t], grad[i, t].mT.contiguous()
+            torch.addmm(slopes, qt.mT, k[i], beta=0, alpha=scale, out=slopes)
+            torch.softmax(slopes, 1, out=weights)
+            # With s the logits, p the weights and D the inner product of output and its gradient, ds = p (dp - D).
+            torch.mm(gt.mT, v[i], out=slopes)
+            torch.addmm(dv[i], gt, weights, out=dv[i])
+            slopes.sub_(inner[i, t]).mul_(weights)
+            dq[i, :, t] = torch.mul(k[i] @ slopes.mT, scale)
+            torch.addmm(dk[i], qt, slopes, alpha=scale, out=dk[i])
+    return dq, dk, dv

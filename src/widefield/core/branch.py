@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from widefield.core.norm import NormName, make_norm
+from widefield.core.norm import BatchNorm, GroupNorm, NormName, make_norm
 from widefield.core.pointwise import Pointwise
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -25,8 +25,23 @@ def rectify(x: Tensor, slope: float) -> Tensor:
     return x if slope == 1 else F.leaky_relu(x, slope)
 
 
+def normalise_and_rectify(x: Tensor, norm: nn.Module, slope: float) -> Tensor:
+    """`a(norm(x))`; after a norm of this library in place, which leaves one map for backward and not two."""
+    if torch.compiler.is_compiling() or not isinstance(norm, BatchNorm | GroupNorm):
+        return rectify(norm(x), slope)
+    # To write into a view, such as a norm may return of a map, would cost more than it saves.
+    y = norm(x.flatten(2))
+    if slope == 1 or y._is_view():
+        y = rectify(y, slope)
+    else:
+        y = F.leaky_relu_(y, slope) if slope else torch.relu_(y)
+    return y.unflatten(2, x.shape[2:])
+
+
 class PointwiseBranch(nn.Module):
     """`a(norm(W x))`, W a 1x1 convolution. Shape: `(b, in, *space) -> (b, out, *space)`.
+
+    Several inputs are taken as if concatenated along the channels (see `Pointwise`).
 
     Args:
         in_channels, out_channels: of W.
@@ -49,8 +64,8 @@ class PointwiseBranch(nn.Module):
         self.norm = make_norm(norm, out_channels)
         self.slope = slope
 
-    def forward(self, x: Tensor) -> Tensor:
-        return rectify(self.norm(self.project(x)), self.slope)
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        return normalise_and_rectify(self.project(x, *more), self.norm, self.slope)
 
 
 class DilatedBranch(nn.Module):
@@ -94,4 +109,5 @@ class DilatedBranch(nn.Module):
                 if taps(self.rate, x.shape[axis]) == 1:
                     weight, padding[axis - 2] = weight.narrow(axis, 1, 1), 0
         convolve = _CONVOLUTIONS[x.dim() - 2]
-        return rectify(self.norm(convolve(x, weight, bias, padding=padding, dilation=self.rate)), self.slope)
+        y = convolve(x, weight, bias, padding=padding, dilation=self.rate)
+        return normalise_and_rectify(y, self.norm, self.slope)

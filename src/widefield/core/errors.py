@@ -22,6 +22,13 @@ class NoOperator(TypeError):
     """The module has no dense position-by-position matrix, and says why."""
 
 
+def require_positive(owner: str, **numbers: int | None) -> None:
+    """Raises a ValueError that names the first of the options that is given and no positive integer."""
+    for option, value in numbers.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{owner}: {option} must be a positive integer, got {value!r}")
+
+
 def unknown(kind: str, given: str, accepted: Iterable[str]) -> UnknownName:
     """An `UnknownName` for `given`, with the nearest of the `accepted` names first."""
     names = sorted(accepted)

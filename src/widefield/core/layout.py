@@ -16,11 +16,15 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def to_positions(x: Tensor) -> tuple[Tensor, Space]:
     """`(b, c, *space)` to `(b, c, n)` and the space; a view for contiguous and channels-last maps."""
     space = tuple(x.shape[2:])
-    if x.shape[0] == 1 and len(space) > 1 and x.requires_grad:
+    tokens = x.flatten(2)
+    if x.shape[0] == 1 and len(space) > 1 and x.requires_grad and torch.is_grad_enabled():
         # The gradient of a flattened batch of one may come back with positions outermost in memory, in strides
-        # that a CPU batch norm of torch 2.14 before this module silently misreads; that of `select` does not.
-        return x.select(0, 0).flatten(1).unsqueeze(0), space
-    return x.flatten(2), space
+        # that a CPU batch norm of torch 2.14 before this module silently misreads. A hook costs nothing where it
+        # does not; in a graph, which takes none, it is that of `select`, which fills zeros with it.
+        if torch.compiler.is_compiling():
+            return x.select(0, 0).flatten(1).unsqueeze(0), space
+        tokens.register_hook(Tensor.contiguous)
+    return tokens, space
 
 
 def to_map(tokens: Tensor, space: Space) -> Tensor:

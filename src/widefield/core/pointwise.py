@@ -14,7 +14,8 @@ class Pointwise(nn.Module):
     """`(b, in, *space) -> (b, out, *space)`, for any number of spatial dimensions.
 
     Initialised as torch initialises a convolution (Kaiming uniform, a = sqrt 5). Runs in the dtype of its
-    input, and keeps the memory layout: channels-last in, channels-last out, without a copy.
+    input, and keeps the memory layout: channels-last in, channels-last out, without a copy. Several inputs are
+    taken as if they were concatenated along the channels, which they are not: `W [a, b] = W_a a + W_b b`.
     """
 
     def __init__(
@@ -40,8 +41,18 @@ class Pointwise(nn.Module):
             bound = 1 / math.sqrt(self.in_channels)
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _apply(self.weight, self.bias, x)
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        if not more:
+            return _apply(self.weight, self.bias, x)
+        first, *rest = self.weight.split([part.shape[1] for part in (x, *more)], 1)
+        y = _apply(first, self.bias, x.flatten(2))
+        for weight, part in zip(rest, more, strict=True):
+            tokens = part.flatten(2)
+            if torch.compiler.is_compiling() or y._is_view() or y.dtype != tokens.dtype:
+                y = y + _apply(weight, None, tokens)
+            else:
+                y = y.baddbmm_(weight.to(y.dtype).expand(y.shape[0], -1, -1), tokens)
+        return y.unflatten(2, x.shape[2:])
 
     def multiply_adds(self, positions: int) -> int:
         """Multiply-adds for one sample of that many positions."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,8 @@ def interpolation_matrix(size: int, bins: int, align_corners: bool, like: Tensor
     """`(size, bins)`: row i holds the weights, at most two, with which position i reads the bins."""
     i = torch.arange(size, device=like.device, dtype=like.dtype)[:, None]
     if align_corners:
-        source = i * ((bins - 1) / max(size - 1, 1))
+        last: Any = torch.sym_max(size - 1, 1)
+        source = i * ((bins - 1) / last)
     else:
         source = ((i + 0.5) * (bins / size) - 0.5).clamp(0, bins - 1)
     return (1 - (source - torch.arange(bins, device=like.device, dtype=like.dtype)).abs()).clamp(min=0)
@@ -54,6 +56,11 @@ def upsample(x: Tensor, space: Sequence[int], *, align_corners: bool) -> Tensor:
     """Linear interpolation of `(b, c, s, ..., s)` to `(b, c, *space)`; a map of one position is broadcast."""
     if x[0, 0].numel() == 1:
         return x.expand(*x.shape[:2], *space)
+    return resize(x, space, align_corners=align_corners)
+
+
+def resize(x: Tensor, space: Sequence[int], *, align_corners: bool) -> Tensor:
+    """Linear interpolation of `(b, c, *any)` to `(b, c, *space)`, up or down."""
     for axis, size in enumerate(space, start=2):
         x = along(x, interpolation_matrix(size, x.shape[axis], align_corners, x), axis)
     return x
@@ -71,4 +78,17 @@ def upsample_cost(space: Sequence[int], level: int) -> int:
     """Multiply-adds of `upsample` for one channel and one level."""
     if level == 1:
         return 0
-    return sum(math.prod(space[: axis + 1]) * level ** (len(space) - axis) for axis in range(len(space)))
+    return resize_cost((level,) * len(space), space)
+
+
+def resize_matrix(source: Sequence[int], target: Sequence[int], like: Tensor, *, align_corners: bool) -> Tensor:
+    """What `resize` does to positions: `(positions of the target, positions of the source)`."""
+    matrix = like.new_ones(1, 1)
+    for bins, size in zip(source, target, strict=True):
+        matrix = torch.kron(matrix, interpolation_matrix(size, bins, align_corners, like))
+    return matrix
+
+
+def resize_cost(source: Sequence[int], target: Sequence[int]) -> int:
+    """Multiply-adds of `resize` for one channel."""
+    return sum(math.prod(target[: axis + 1]) * math.prod(source[axis:]) for axis in range(len(source)))

@@ -9,6 +9,14 @@ ccnet       speedinghzl/CCNet, CrissCrossAttention
 dgmn        lzrobots/dgmn, ReDynamicWeightsCat33 and DynamicWeightsCat11; four rates, named a to d
 carafe      XiaLiPKU/CARAFE: comp and enc, with norms
 openseg     openseg-group/openseg.pytorch, ISA_Block: stages.<i>, up_conv, conv_bn
+mmcv        open-mmlab mmcv, NonLocal1d/2d/3d: the same inside ConvModules, conv_out; ContextBlock
+cgnl        KaiyuYue/cgnl-network.pytorch, SpatialNL: t, p, g, z, bn; no biases
+danet       junfu1115/DANet, PAM_Module and CAM_Module
+mmseg       open-mmlab mmsegmentation, DisentangledNonLocal2d
+annn        MendelXu/ANN, APNB and AFNB
+ocnet       openseg-group/OCNet.pytorch, BaseOC, Pyramid_OC and ASP_OC modules
+eanet       MenghaoGuo/EANet, External_attention
+semseg      hszhao/semseg, PSA
 """
 
 from __future__ import annotations
@@ -19,14 +27,24 @@ from widefield.attention import (
     Carafe,
     ChannelAttention,
     CrissCrossAttention,
+    DisentangledNonLocal,
     DynamicGraphMessages,
     DynamicGraphMessagesFast,
+    ExternalAttention,
+    FusionNonLocal,
+    GlobalContext,
     InterlacedAttention,
     NonLocal,
     NonLocalConcat,
     NonLocalDot,
     NonLocalGaussian,
+    OCNetASP,
+    OCNetBase,
+    OCNetPyramid,
     PositionAttention,
+    PSANet,
+    PSANetCompact,
+    PyramidNonLocal,
 )
 from widefield.attention.non_local import NonLocalBase
 from widefield.weights.reference import Table, reference
@@ -140,3 +158,109 @@ def carafe_mmcv(module: Carafe) -> Table:
         "encode": "content_encoder.weight",
         "encode_bias": "content_encoder.bias",
     }
+
+
+@reference("mmcv", GlobalContext)
+def context_block(module: GlobalContext) -> Table:
+    """T and T' are Sequential(conv, norm, ReLU, conv)."""
+    table: dict[str, str] = {"score": "conv_mask"}
+    for ours, theirs in (("add", "channel_add_conv"), ("multiply", "channel_mul_conv")):
+        table[f"{ours}.squeeze"] = f"{theirs}.0"
+        table[f"{ours}.norm"] = f"{theirs}.1"
+        table[f"{ours}.expand.project"] = f"{theirs}.3"
+    return table
+
+
+@reference("mmseg", DisentangledNonLocal)
+def dnl(module: DisentangledNonLocal) -> Table:
+    """mmcv's block with one convolution more."""
+    return {**mmcv(module), "unary": "conv_mask"}
+
+
+@reference("annn", PyramidNonLocal, FusionNonLocal)
+def annn(module: PyramidNonLocal | FusionNonLocal) -> Table:
+    """One stage; APNB's query is its key, and its last norm has the ReLU beside it in a Sequential."""
+    stage, shared = "stages.0", isinstance(module, PyramidNonLocal)
+    table: dict[str, str | tuple[str, ...]] = {
+        "query.project": f"{stage}.f_query.0",
+        "query.norm": f"{stage}.f_query.1.0",
+        "value": f"{stage}.f_value",
+        "project.project": f"{stage}.W",
+        "out.project": "conv_bn_dropout.0",
+        "out.norm": "conv_bn_dropout.1.0" if shared else "conv_bn_dropout.1",
+    }
+    for ours, theirs in (("project", "0"), ("norm", "1.0")):
+        names = tuple(f"{stage}.{side}.{theirs}" for side in ("f_key", "f_query"))
+        table[f"key.{ours}"] = names if shared else names[0]
+    return table
+
+
+def _object_context(ours: str, project: str, theirs: str) -> dict[str, str | tuple[str, ...]]:
+    """One stage: f_query is f_key."""
+    sides = ("f_key", "f_query")
+    return {
+        f"{ours}.key.project": tuple(f"{theirs}.{side}.0" for side in sides),
+        f"{ours}.key.norm": tuple(f"{theirs}.{side}.1.0" for side in sides),
+        f"{ours}.value": f"{theirs}.f_value",
+        f"{project}.project": f"{theirs}.W",
+    }
+
+
+@reference("ocnet", OCNetBase, OCNetPyramid)
+def ocnet(module: OCNetBase | OCNetPyramid) -> Table:
+    """A norm stands in a Sequential with its activation."""
+    table: dict[str, str | tuple[str, ...]] = {
+        "lift.project": "up_dr.0",
+        "lift.norm": "up_dr.1.0",
+        "fuse.project": "conv_bn_dropout.0",
+        "fuse.norm": "conv_bn_dropout.1.0",
+    }
+    for i in range(len(module.sizes)):
+        table |= _object_context(f"contexts.{i}", f"projects.{i}", f"stages.{i}")
+    return table
+
+
+@reference("ocnet", OCNetASP)
+def ocnet_asp(module: OCNetASP) -> Table:
+    """The context is Sequential(3x3, norm, base context); the other branches are numbered from 2."""
+    table: dict[str, str | tuple[str, ...]] = {
+        "near.weight": "context.0.weight",
+        "near.bias": "context.0.bias",
+        "near.norm": "context.1.0",
+        "settle.project": "context.2.conv_bn_dropout.0",
+        "settle.norm": "context.2.conv_bn_dropout.1.0",
+        "pointwise.project": "conv2.0",
+        "pointwise.norm": "conv2.1.0",
+        "fuse.project": "conv_bn_dropout.0",
+        "fuse.norm": "conv_bn_dropout.1.0",
+        **_object_context("object", "project", "context.2.stages.0"),
+    }
+    for i in range(len(module.dilated)):
+        table[f"dilated.{i}.weight"] = f"conv{i + 3}.0.weight"
+        table[f"dilated.{i}.norm"] = f"conv{i + 3}.1.0"
+    return table
+
+
+@reference("eanet", ExternalAttention)
+def eanet(module: ExternalAttention) -> Table:
+    """The memories are 1-D convolutions."""
+    return {
+        "lower": "conv1",
+        "keys": "linear_0",
+        "values": "linear_1",
+        "upper": "conv2.0",
+        "norm": "conv2.1",
+    }
+
+
+@reference("semseg", PSANet, PSANetCompact)
+def semseg(module: PSANet | PSANetCompact) -> Table:
+    """Sequentials; where there are two directions, the second has names of its own."""
+    table = {"project.project": "proj.0", "project.norm": "proj.1"}
+    for direction, suffix in zip(module.directions, ("", "_p"), strict=False):
+        table[f"parts.{direction}.reduce.project"] = f"reduce{suffix}.0"
+        table[f"parts.{direction}.reduce.norm"] = f"reduce{suffix}.1"
+        table[f"parts.{direction}.hidden.project"] = f"attention{suffix}.0"
+        table[f"parts.{direction}.hidden.norm"] = f"attention{suffix}.1"
+        table[f"parts.{direction}.weight"] = f"attention{suffix}.3.weight"
+    return table
