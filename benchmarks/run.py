@@ -172,7 +172,8 @@ def step(module: torch.nn.Module, forward: Forward, x: torch.Tensor) -> Call:
 def against_plain(name: str, size: int, *, rounds: int = 7, seconds: float = 12) -> Iterator[Result]:
     """A module, forward and backward on a 1x512 map, against the same equation written out."""
     x = torch.randn(1, 512, size, size, requires_grad=True)
-    module = widefield.create(name, 512)
+    tied = {"size": (size, size)} if widefield.describe(name).facts.fixed_size else {}
+    module = widefield.create(name, 512, **tied)
     assert isinstance(module, Context)
     module.open_gate_(1.0)
     ours, theirs = (step(module, forward, x) for forward in (module, partial(plain_versions()[name], module)))
@@ -271,6 +272,8 @@ def main() -> int:
     for name in names:
         note(against_plain(name, sizes[0]))
     for name in names if not words.quick else ():
+        if widefield.describe(name).facts.fixed_size:
+            continue
         grown.append(growth(name))
         show_growth(grown[-1])
     report = {

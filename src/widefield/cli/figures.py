@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from widefield.core.registry import create, list_modules
+from widefield.core.registry import create, entry, list_modules
 
 SHAPE = (1, 512, 64, 64)
 FILE = "figures.json"
@@ -24,7 +24,8 @@ def measured(name: str) -> dict[str, int]:
     """The same by the instruments, without running the module."""
     from widefield.measure import cost
 
-    report = cost(create(name, SHAPE[1]), SHAPE, backward=True, latency=False)
+    tied = {"size": SHAPE[2:]} if entry(name).facts.fixed_size else {}
+    report = cost(create(name, SHAPE[1], **tied), SHAPE, backward=True, latency=False)
     return {
         "parameters": report.parameters,
         "multiply_adds": report.multiply_adds,

@@ -32,7 +32,8 @@ def excuses(name: str) -> dict[str, str]:
 
 def dimensions(name: str) -> tuple[str, str]:
     """The numbers of spatial dimensions of a registered module, in words, and why not all three if so."""
-    module: nn.Module = create(name, 16)
+    tied = {"size": (7, 9)} if describe(name).facts.fixed_size else {}
+    module: nn.Module = create(name, 16, **tied)
     claimed = getattr(module, "space_dims", (2,))
     if "dims" in describe(name).options:
         return "1, 2 or 3", "a kernel has axes: built for one number of dimensions, by `dims`"
