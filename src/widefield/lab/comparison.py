@@ -91,22 +91,24 @@ class Comparison:
         if twice:
             raise ValueError(f"{', '.join(sorted(twice))} stands twice in the list of modules; name each once")
 
-    def options(self, text: str, width: int) -> tuple[str, dict[str, Any]]:
-        """Name and options of one module of the list, with the comparison's rank and gradient."""
+    def options(self, text: str, width: int, space: Sequence[int]) -> tuple[str, dict[str, Any]]:
+        """Name and options of one module of the list, with the comparison's rank, gradient and map size."""
         name, options = parse_module(text)
         facts, accepted = entry(name).facts, entry(name).options
         if "rank" in accepted and "rank" not in options:
             options["rank"] = max(1, min(64, width // 2)) if self.rank is None else self.rank
         if facts.iterative and self.gradient is not None and "gradient" not in options:
             options["gradient"] = self.gradient
+        if facts.fixed_size and "size" in accepted and "size" not in options:
+            options["size"] = list(space)
         return name, options
 
-    def experiments(self, width: int) -> list[Experiment]:
-        """All runs; the first seed of every module first, so that a table fills early."""
+    def experiments(self, width: int, space: Sequence[int]) -> list[Experiment]:
+        """All runs on maps of that width and size; the first seed of every module first: a table fills early."""
         runs = []
         for seed in range(self.seeds):
             for text in self.modules:
-                name, options = self.options(text, width)
+                name, options = self.options(text, width, space)
                 runs.append(replace(self.base, module=name, options=options, seed=seed))
         return runs
 
@@ -139,8 +141,10 @@ def compare(
     if comparison.base.freeze_backbone:
         check_one_size(data)
     probe = build_model(replace(comparison.base, module="none", options={}, seed=0), data)
+    size = data.val.sizes[0] if comparison.base.crop is None else comparison.base.crop
+    shape = _feature_shape(probe, size)
     width = probe.width
-    experiments = comparison.experiments(width)
+    experiments = comparison.experiments(width, shape[2:])
     for experiment in experiments[: len(comparison.modules)]:
         create(experiment.module, width, **experiment.options)  # a wrong option is said before hours of training
     engine = engine or LocalEngine(data)
@@ -148,8 +152,6 @@ def compare(
     for outcome in outcomes:
         if outcome.error and told:
             told(f"{outcome.experiment.module} (seed {outcome.experiment.seed}) failed: {outcome.error}")
-    size = data.val.sizes[0] if comparison.base.crop is None else comparison.base.crop
-    shape = _feature_shape(probe, size)
     summary = summarise(
         comparison.modules, comparison.base, data, outcomes, shape, probe.weights_note, out, told=told
     )
