@@ -12,7 +12,7 @@ from torch import Tensor
 import widefield
 from registry import randn
 from widefield.attention import GlobalContext
-from widefield.attention.gcnet import Bottleneck
+from widefield.attention.gcnet import Bottleneck, summarise
 
 
 def transformed(part: Bottleneck, c: np.ndarray) -> np.ndarray:
@@ -51,6 +51,13 @@ def test_formula(space: tuple[int, ...], attend: bool, add: bool, multiply: bool
     assert module.cost(x.shape).multiply_adds == 2 * (
         attend * 2 * 12 * context.shape[-1] + (add + multiply) * 2 * 12 * 4
     )
+
+
+def test_derivatives_of_the_summary() -> None:
+    given = [x.double().requires_grad_() for x in (randn(2, 4, 6), randn(1, 4, seed=1), randn(1, seed=2))]
+    torch.testing.assert_close(summarise(*given), given[0] @ (given[1] @ given[0]).softmax(-1).mT)
+    assert torch.autograd.gradcheck(summarise, given, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(summarise, given)
 
 
 def test_a_new_block_that_multiplies_halves_its_input() -> None:

@@ -18,14 +18,15 @@ from registry import MOVING, NAMES, build, facts, gradients, having, randn
 
 SHAPES = {1: (2, 16, 11), 2: (2, 16, 5, 7), 3: (2, 16, 3, 4, 5)}
 DISTRIBUTED = [
-    "aspp", "ccnet", "danet", "dgmn", "emau", "hamburger-nmf", "hamburger-v2plus-vq", "isa", "nonlocal", "ppm",
+    "afnb", "apnb", "aspp", "ccnet", "danet", "dgmn", "emau", "external-attention", "gcnet", "hamburger-nmf",
+    "hamburger-v2plus-vq", "isa", "nonlocal", "ocnet-asp", "ocnet-base", "ocnet-pyramid", "ppm", "psanet",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dims", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_spatial_dimensions(name: str, dims: int) -> None:
-    module, x = build(name, 16, dims=dims).train(), randn(*SHAPES[dims])
+    module, x = build(name, 16, dims=dims, size=SHAPES[2][2:]).train(), randn(*SHAPES[dims])
     if dims not in module.space_dims:
         with pytest.raises(ValueError, match="spatial dimensions, got the shape"):
             module(x)
@@ -65,7 +66,7 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_checkpointing_gives_the_same_gradients_and_moves_buffers_once(name: str) -> None:
-    plain, inner = (build(name, 16, **MOVING).train() for _ in range(2))
+    plain, inner = (build(name, 16, size=(5, 7), **MOVING).train() for _ in range(2))
     x, cotangent = randn(2, 16, 5, 7), randn(2, plain.out_channels, 5, 7, seed=1)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from registry import randn
 from widefield.core import BatchNorm, Pointwise, UnknownName
 from widefield.core.layout import like, to_map, to_positions
 from widefield.core.norm import make_norm, set_scale_
-from widefield.core.pointwise import together
+from widefield.core.pointwise import chained, chained_cost, product_is_cheaper, together
 
 SPACES = {1: (11,), 2: (5, 7), 3: (3, 4, 5)}
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -65,6 +68,38 @@ def test_pointwise_starts_as_a_convolution() -> None:
     assert torch.equal(ours.weight, theirs.weight[..., 0, 0])
     assert torch.equal(ours.bias, theirs.bias)
     assert ours.multiply_adds(35) == 6 * 4 * 35
+
+
+@pytest.mark.parametrize("positions", [2, 40])
+@pytest.mark.parametrize("bias", [True, False])
+def test_two_projections_in_the_cheaper_order(positions: int, bias: bool) -> None:
+    x = randn(3, 6, positions)
+    for widths in ((6, 8, 2), (6, 2, 8)):
+        inner, outer = (Pointwise(i, o, bias=bias) for i, o in itertools.pairwise(widths))
+        torch.testing.assert_close(chained(x, inner, outer), outer(inner(x)))
+        with FlopCounterMode(display=False) as counter:
+            chained(x, inner, outer)
+        found, each = counter.get_total_flops() // 2, 3 * positions * (widths[0] + widths[2]) * widths[1]
+        product = widths[2] * widths[1] * (widths[0] + bias) + 3 * positions * widths[0] * widths[2]
+        assert chained_cost(3, positions, inner, outer) in (
+            found,
+            found + widths[2] * widths[1],
+        )  # torch skips `mv`
+        assert chained_cost(3, positions, inner, outer) in (each, product)
+    assert product_is_cheaper(40, Pointwise(6, 8), Pointwise(8, 2))
+    assert not product_is_cheaper(40, Pointwise(6, 2), Pointwise(2, 8))
+
+
+def test_several_inputs_are_taken_as_concatenated() -> None:
+    module, parts = Pointwise(9, 4), [randn(2, c, 5, 7, seed=c) for c in (2, 3, 4)]
+    torch.testing.assert_close(module(*parts), module(torch.cat(parts, 1)))
+    last = [part.contiguous(memory_format=torch.channels_last) for part in parts]
+    torch.testing.assert_close(module(*last), module(torch.cat(parts, 1)))
+    leaves = [part.requires_grad_() for part in parts]
+    found = torch.autograd.grad(module(*leaves).square().sum(), [*leaves, *module.parameters()])
+    expected = torch.autograd.grad(module(torch.cat(leaves, 1)).square().sum(), [*leaves, *module.parameters()])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("train", [True, False])

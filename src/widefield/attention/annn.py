@@ -133,9 +133,7 @@ class AsymmetricBase(Context):
         return Cost(counted.multiply_adds - shape[0] * saved, counted.parameters)
 
 
-@register(
-    "apnb", family="attention", title=TITLE, paper=PAPER, year=2019, row_sum=1.0,
-)  # fmt: skip
+@register("apnb", family="attention", title=TITLE, paper=PAPER, year=2019, row_sum=1.0)
 class PyramidNonLocal(AsymmetricBase):
     """APNB, the pyramid non-local block: queries and keys are one transform of x, the keys pooled after it.
 
@@ -181,9 +179,7 @@ class PyramidNonLocal(AsymmetricBase):
         return attended + (self.channels + self.inner) * pool_cost(space, self.bins)
 
 
-@register(
-    "afnb", family="attention", title=TITLE, paper=PAPER, year=2019, row_sum=1.0,
-)  # fmt: skip
+@register("afnb", family="attention", title=TITLE, paper=PAPER, year=2019, row_sum=1.0)
 class FusionNonLocal(AsymmetricBase):
     """AFNB, the fusion non-local block: queries of x; keys and values of a map from lower in the network.
 

@@ -6,10 +6,10 @@
 
 Paper   Beyond Self-attention: External Attention using Two Linear Layers for Visual Tasks, TPAMI 2022,
         arXiv:2105.02358.
-Facts   cost 2 n c r + 2 n c^2; context of rank <= r. No matrix over positions: each sees the memory alone, and the
-        others through the two normalisations.
-Differs the two normalisations are taken in logarithms, where the guard, which half precision would lose, is one
-        more term. The authors' norm moves its statistics by 3e-4 a step, here it is torch's 0.1; for theirs pass
+Facts   cost 2 n c r + 2 r c^2: W_1 and W_2 meet the memories, not the positions. Context of rank <= r. No matrix
+        over positions: each sees the memory alone, and the others through the two normalisations.
+Differs the two normalisations are two softmaxes, where the guard, which half precision would lose, is one more
+        logit. The authors' norm moves its statistics by 3e-4 a step, here it is torch's 0.1; for theirs pass
         `norm=lambda c: BatchNorm(c, momentum=3e-4)`.
 """
 
@@ -19,12 +19,16 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from widefield.core import layout
 from widefield.core.context import Context
+from widefield.core.cost import Cost
 from widefield.core.errors import require_positive
 from widefield.core.layout import Space
 from widefield.core.norm import NormName, make_norm
-from widefield.core.pointwise import Pointwise
+from widefield.core.numerics import float32_island, widen
+from widefield.core.pointwise import Pointwise, chained, chained_cost
 from widefield.core.registry import register
 
 GUARD = 1e-9
@@ -33,14 +37,13 @@ GUARD = 1e-9
 def double_normalise(logits: Tensor, guard: float = GUARD) -> Tensor:
     """Softmax over the last axis, then each column over (guard + its sum): `(b, r, n) -> (b, r, n)`.
 
-    With u the logits less their log-sum-exp over positions this is `exp(u) / (guard + sum_r exp(u))`; taken in
-    logarithms, a column whose entries are all tiny keeps its digits and its gradient.
+    With u the logarithm of the first this is `exp(u) / (guard + sum_r exp(u))`, a softmax over r in which the
+    guard is one more row: a column whose entries are all tiny keeps its digits and its gradient.
     """
-    u = logits - logits.logsumexp(-1, keepdim=True)
-    total = u.logsumexp(1, keepdim=True)
-    if guard:
-        total = torch.logaddexp(total, total.new_tensor(math.log(guard)))
-    return (u - total).exp()
+    u = logits.log_softmax(-1)
+    if not guard:
+        return u.softmax(1)
+    return F.pad(u, (0, 0, 0, 1), value=math.log(guard)).softmax(1)[:, :-1]
 
 
 @register(
@@ -85,18 +88,25 @@ class ExternalAttention(Context):
             nn.init.normal_(part.weight, std=(2 / part.out_channels) ** 0.5)
         self.to(device=device, dtype=dtype)
 
-    def enter(self, tokens: Tensor) -> Tensor:
-        return self.lower(tokens)
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        with float32_island(x):
+            tokens, space = layout.to_positions(widen(x))
+            y = self.norm(layout.to_map(chained(self.codes(tokens), self.values, self.upper), space))
+            y = torch.relu_(x + y)
+        return layout.like(y.to(x.dtype), x)
 
     def codes(self, tokens: Tensor) -> Tensor:
         """A, `(b, rank, n)`: how much of each memory row a position gets."""
-        return double_normalise(self.keys(tokens), self.guard)
+        return double_normalise(chained(tokens, self.lower, self.keys), self.guard)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
         return self.values(self.codes(tokens))
 
-    def leave(self, context: Tensor) -> Tensor:
-        return self.norm(self.upper(context))
-
-    def merge(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.relu_(x + y)
+    def cost(self, shape: tuple[int, ...]) -> Cost:
+        n = math.prod(shape[2:])
+        ends = ((self.lower, self.keys), (self.values, self.upper))
+        return Cost(
+            sum(chained_cost(shape[0], n, inner, outer) for inner, outer in ends),
+            sum(p.numel() for p in self.parameters() if p.requires_grad),
+        )

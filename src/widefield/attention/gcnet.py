@@ -12,6 +12,7 @@ Differs the default width inside T, a sixteenth of the channels, is at least 2: 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,50 @@ from widefield.core.norm import NormName, make_norm
 from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
+
+
+def summarise(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`sum_j softmax_j(w . x_j + b) x_j`: `(b, c, n)`, `(1, c)`, `(1,)` to `(b, c, 1)`."""
+    if torch.compiler.is_compiling():
+        return tokens @ (weight @ tokens + bias).softmax(-1).mT
+    return Summary.apply(tokens, weight, bias)[0]
+
+
+class Summary(torch.autograd.Function):
+    """`summarise`, and the weights `(b, 1, n)` without gradient. Its gradient is one product, written once.
+
+    The map meets the score and the sum; each would write a gradient as large as the map, to be added.
+    """
+
+    @staticmethod
+    def forward(tokens: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (weight.expand(tokens.shape[0], -1, -1) @ tokens).softmax(-1)  # which a bias does not move
+        return tokens @ weights.mT, weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+        ctx.save_for_forward(*inputs, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tokens, weight, bias, weights = ctx.saved_tensors
+        weight = weight.expand(tokens.shape[0], -1, -1)
+        if torch.is_grad_enabled():
+            weights = (weight @ tokens).softmax(-1)
+        slopes = grad.mT @ tokens
+        slopes = weights * (slopes - (weights * slopes).sum(-1, keepdim=True))
+        by_token = torch.cat([weight.mT, grad], 2) @ torch.cat([slopes, weights], 1)
+        return by_token, (slopes @ tokens.mT).sum(0), torch.zeros_like(bias)
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, dw: Tensor | None, _: Tensor | None) -> tuple[Tensor, None]:
+        tokens, weight, _, weights = ctx.saved_tensors
+        dx, dw = (torch.zeros_like(x) if d is None else d for x, d in ((tokens, dx), (weight, dw)))
+        moved = weights * (weight @ dx + dw @ tokens)
+        moved = moved - weights * moved.sum(-1, keepdim=True)
+        return dx @ weights.mT + tokens @ moved.mT, None
 
 
 class Bottleneck(nn.Module):
@@ -94,7 +139,10 @@ class GlobalContext(Context):
 
     def summary(self, tokens: Tensor) -> Tensor:
         """c, `(b, channels, 1)`."""
-        return tokens.mean(-1, keepdim=True) if self.score is None else tokens @ self.weights(tokens).mT
+        if self.score is None:
+            return tokens.mean(-1, keepdim=True)
+        weight, bias = (parameter.to(tokens.dtype) for parameter in self.score.parameters())
+        return summarise(tokens, weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)

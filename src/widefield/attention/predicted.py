@@ -91,7 +91,7 @@ def _check(hidden: Tensor, weight: Tensor, values: Tensor, space: Space) -> None
         raise ValueError(f"predicted_attention takes a mask (height, width, d) of odd sides; {shapes}")
     if hidden.shape[1] != weight.shape[2] or hidden.shape[::2] != values.shape[::2]:
         raise ValueError(
-            f"predicted_attention takes hidden (b, d, n), weight (.., .., d), values (b, e, n); {shapes}"
+            f"predicted_attention takes hidden (b, d, n), a mask (.., .., d) and values (b, e, n); {shapes}"
         )
     if not torch.compiler.is_compiling() and math.prod(space) != values.shape[2]:
         raise ValueError(f"predicted_attention takes the n = h w positions of a map of {space}; {shapes}")

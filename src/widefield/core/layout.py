@@ -19,12 +19,16 @@ def to_positions(x: Tensor) -> tuple[Tensor, Space]:
     tokens = x.flatten(2)
     if x.shape[0] == 1 and len(space) > 1 and x.requires_grad and torch.is_grad_enabled():
         # The gradient of a flattened batch of one may come back with positions outermost in memory, in strides
-        # that a CPU batch norm of torch 2.14 before this module silently misreads. A hook costs nothing where it
-        # does not; in a graph, which takes none, it is that of `select`, which fills zeros with it.
+        # that a CPU batch norm of torch 2.14 before this module silently misreads. A hook makes it contiguous, at
+        # no cost where it is. A graph takes no hook: there `select` is in the way, which writes it into zeros.
         if torch.compiler.is_compiling():
             return x.select(0, 0).flatten(1).unsqueeze(0), space
-        tokens.register_hook(Tensor.contiguous)
+        tokens.register_hook(_contiguous)
     return tokens, space
+
+
+def _contiguous(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.contiguous()  # None in a second derivative that stops here
 
 
 def to_map(tokens: Tensor, space: Space) -> Tensor:

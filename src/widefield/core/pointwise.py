@@ -88,6 +88,41 @@ def together(x: Tensor, *projections: Pointwise) -> tuple[Tensor, ...]:
     return y.split([p.out_channels for p in projections], 1)
 
 
+def chained(x: Tensor, inner: Pointwise, outer: Pointwise) -> Tensor:
+    """`outer(inner(x))`, as one projection by the product of their matrices where that takes less.
+
+    A narrow end makes it so: the wide width between the two is then met once, not at every position.
+    """
+    # A traced graph serves all sizes, so it may not hold a choice that depends on one.
+    if not torch.compiler.is_compiling() and not product_is_cheaper(x[0, 0].numel(), inner, outer):
+        return outer(inner(x))
+    bias = outer.bias
+    if inner.bias is not None:
+        moved = outer.weight @ inner.bias
+        bias = moved if bias is None else moved + bias
+    return _apply(outer.weight @ inner.weight, bias, x)
+
+
+def product_is_cheaper(positions: int, inner: Pointwise, outer: Pointwise) -> bool:
+    """Whether `chained` multiplies the matrices first, on maps of so many positions."""
+    product, each = _chain(inner, outer)
+    return product + positions * each < inner.multiply_adds(positions) + outer.multiply_adds(positions)
+
+
+def chained_cost(batch: int, positions: int, inner: Pointwise, outer: Pointwise) -> int:
+    """Multiply-adds of `chained` on a batch of maps."""
+    if not product_is_cheaper(positions, inner, outer):
+        return batch * (inner.multiply_adds(positions) + outer.multiply_adds(positions))
+    product, each = _chain(inner, outer)
+    return product + batch * positions * each
+
+
+def _chain(inner: Pointwise, outer: Pointwise) -> tuple[int, int]:
+    """Multiply-adds of the product of the matrices (and of a bias), and of one position through it."""
+    columns = inner.in_channels + (inner.bias is not None)
+    return outer.out_channels * outer.in_channels * columns, outer.out_channels * inner.in_channels
+
+
 def _apply(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
         weight = weight.to(x.dtype)
