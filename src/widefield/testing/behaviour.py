@@ -111,7 +111,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @check
 def layouts(s: Subject) -> None:
-    """The memory layout of the input changes no number of the output (a dropout draws by layout: build without)."""
+    """The memory layout of the input changes no number of the output (a dropout draws by layout: build it off)."""
     x = s.randn()
     for train in (False, True):
         with torch.random.fork_rng():
