@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import widefield
+from registry import build, facts
 from widefield.measure import OperatorCounter, count
 
 
@@ -254,3 +256,12 @@ def test_bad_modules_are_answered():
         count(lambda x: x.detach(), (2, 3), backward=True)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         count(nn.Linear(3, 3), (2, 4))
+
+
+@pytest.mark.parametrize("name", [name for name in widefield.list_modules() if "n^2" in facts(name).complexity])
+def test_attention_in_tiles_leaves_nothing_uncounted(name: str) -> None:
+    module = build(name, 16, size=(65, 64))
+    shape = (1, 16, 65, 64)
+    counted = count(module, shape, backward=True)
+    assert not counted.uncounted
+    assert counted.multiply_adds == module.cost(shape).multiply_adds

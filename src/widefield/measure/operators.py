@@ -36,7 +36,7 @@ def words(text: str) -> frozenset[str]:
 # Beyond the operators that torch itself tags as pointwise or as a reduction. `x_backward` follows `x`.
 ELEMENTWISE = words(
     """
-    _softmax _log_softmax _safe_softmax _masked_softmax logsumexp cumsum cumprod logcumsumexp cummax cummin
+    softmax _softmax _log_softmax _safe_softmax _masked_softmax logsumexp cumsum cumprod logcumsumexp cummax cummin
     _softmax_backward_data _log_softmax_backward_data sum mean prod nansum norm linalg_vector_norm dist trace
     _foreach_norm linalg_cross addr renorm median nanmedian mode kthvalue topk sort argsort max min amax
     amin argmax
