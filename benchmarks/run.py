@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,6 +29,7 @@ from benchmarks.plain import plain_versions
 from benchmarks.products import clustering_products, nmf_products
 from widefield.core import Context
 from widefield.core.files import write_json
+from widefield.core.registry import entry
 from widefield.measure import LiveBytes
 
 Call = Callable[[], object]
@@ -172,8 +172,7 @@ def step(module: torch.nn.Module, forward: Forward, x: torch.Tensor) -> Call:
 def against_plain(name: str, size: int, *, rounds: int = 7, seconds: float = 12) -> Iterator[Result]:
     """A module, forward and backward on a 1x512 map, against the same equation written out."""
     x = torch.randn(1, 512, size, size, requires_grad=True)
-    tied = {"size": (size, size)} if widefield.describe(name).facts.fixed_size else {}
-    module = widefield.create(name, 512, **tied)
+    module = widefield.create(name, 512, **entry(name).tied_to((size, size)))
     assert isinstance(module, Context)
     module.open_gate_(1.0)
     ours, theirs = (step(module, forward, x) for forward in (module, partial(plain_versions()[name], module)))
@@ -196,8 +195,6 @@ def against_plain(name: str, size: int, *, rounds: int = 7, seconds: float = 12)
 
 # Exponent in n of the time: writing the output alone is one power.
 GROWTH = {"1": 1.0, "n": 1.0, "n log n": 1.0, "n^1.5": 1.5, "n^2": 2.0}
-# Options that let the leading term lead at these sizes.
-LEADING: dict[str, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -225,7 +222,7 @@ class Growth:
 def growth(name: str, sides: Sequence[int] = (32, 64, 128, 256), channels: int = 32) -> Growth:
     """Inference from 32x32 to 256x256 at 32 channels."""
     claimed = widefield.describe(name).facts.complexity
-    module = widefield.create(name, channels, **LEADING.get(name, {})).eval()
+    module = widefield.create(name, channels).eval()
     seconds = []
     for side in sides:
         x = torch.rand(1, channels, side, side)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import widefield
 from widefield.testing import Broken, find_broken
+from widefield.testing.behaviour import gradients as gradients
 
 NAMES = widefield.list_modules()
 # Options that keep a module small at any number of channels; each is given where a module has it. One that is tied
@@ -65,15 +66,6 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def smallest_side(name: str) -> int:
-    """Of the maps that one exported graph serves: torch takes a size that could be 1 for one that is not.
-
-    A module that attends on a reduced map therefore exports for maps of which two positions are left.
-    """
-    options = widefield.describe(name).options
-    return 2 * max(options.get(option, 1) for option in ("reduce", "shrink"))
-
-
 def own_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Copies of the buffers that are no running statistics of a norm."""
     norms = [prefix for prefix, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._NormBase)]
@@ -93,15 +85,3 @@ def relative(found: Tensor, expected: Tensor) -> float:
     """|found - expected| / |expected|, in float64."""
     found, expected = found.detach().double(), expected.detach().double()
     return float((found - expected).norm() / expected.norm())
-
-
-def gradients(module: nn.Module, x: Tensor, cotangent: Tensor | None = None) -> dict[str, Tensor]:
-    """Of the output's sum (or product with a cotangent): input under "x", parameters under their names."""
-    x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    y = module(x)
-    loss = y.sum() if cotangent is None else (y * cotangent).sum()
-    wanted = {"x": x, **{name: p for name, p in module.named_parameters() if p.requires_grad}}
-    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(wanted.items(), found, strict=True)
-    }

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from widefield.attention.gates import GatedProjection
 from widefield.attention.sdpa import attention, attention_matrix
 from widefield.core import layout
 from widefield.core.branch import PointwiseBranch
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.errors import require_positive
+from widefield.core.gates import GatedProjection
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, widen

@@ -16,10 +16,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from widefield.core import layout
 from widefield.core.context import Context
+from widefield.core.gates import scalar_gate
 from widefield.core.layout import Space
 from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
@@ -109,7 +110,7 @@ class CrissCrossAttention(Context):
         self.query = Pointwise(channels, self.inner)
         self.key = Pointwise(channels, self.inner)
         self.value = Pointwise(channels, channels)
-        self.gate = nn.Parameter(torch.full((1,), float(gate)))
+        self.gate = scalar_gate(gate)
         self.to(device=device, dtype=dtype)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:

@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from widefield.attention.sdpa import attention, attention_matrix
 from widefield.core import layout
 from widefield.core.context import Context
 from widefield.core.errors import NoOperator
+from widefield.core.gates import scalar_gate
 from widefield.core.layout import Space
 from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
@@ -41,10 +42,6 @@ def channel_matrix(x: Tensor, *, invert: bool = True) -> Tensor:
     """
     energy = x @ x.mT
     return (-energy if invert else energy).softmax(-1)
-
-
-def _gate(value: float) -> nn.Parameter:
-    return nn.Parameter(torch.full((1,), float(value)))
 
 
 @register(
@@ -78,7 +75,7 @@ class PositionAttention(Context):
         self.query = Pointwise(channels, self.inner)
         self.key = Pointwise(channels, self.inner)
         self.value = Pointwise(channels, channels)
-        self.gate = _gate(gate)
+        self.gate = scalar_gate(gate)
         self.to(device=device, dtype=dtype)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
@@ -129,7 +126,7 @@ class ChannelAttention(Context):
     ) -> None:
         super().__init__(channels)
         self.invert = invert
-        self.gate = _gate(gate)
+        self.gate = scalar_gate(gate)
         self.to(device=device, dtype=dtype)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:

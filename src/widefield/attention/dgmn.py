@@ -30,6 +30,7 @@ from widefield.core import layout
 from widefield.core.branch import PointwiseBranch
 from widefield.core.context import Context
 from widefield.core.errors import NoOperator, unknown
+from widefield.core.gates import scalar_gate
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.registry import register
@@ -150,7 +151,7 @@ class DynamicGraphMessages(MessageBase):
         offsets = SAMPLINGS[sampling]
         self.filters = nn.ParameterList(_kernel(filters, channels) for _ in self.rates)
         self.offsets = nn.ParameterList(_kernel(offsets, channels) for _ in self.rates if offsets)
-        self.gates = nn.ParameterList(nn.Parameter(torch.full((1,), float(gate))) for _ in self.rates)
+        self.gates = nn.ParameterList(scalar_gate(gate) for _ in self.rates)
         self.to(device=device, dtype=dtype)
 
     def mix(self, tokens: Tensor, space: Space) -> Tensor:

@@ -108,5 +108,5 @@ class ExternalAttention(Context):
         ends = ((self.lower, self.keys), (self.values, self.upper))
         return Cost(
             sum(chained_cost(shape[0], n, inner, outer) for inner, outer in ends),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )

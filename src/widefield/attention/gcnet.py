@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from widefield.attention.gates import GatedProjection
 from widefield.core import layout
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.errors import require_positive
+from widefield.core.gates import GatedProjection
 from widefield.core.layout import Space
 from widefield.core.norm import NormName, make_norm
 from widefield.core.numerics import float32_island, widen
@@ -175,7 +175,7 @@ class GlobalContext(Context):
         inside = sum(2 * self.channels * t.squeeze.out_channels for t in transforms)
         return Cost(
             shape[0] * (inside + self.mixing_cost(tuple(shape[2:]))),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

@@ -119,4 +119,4 @@ class LocalRelation(Context):
         n, taps = math.prod(shape[2:]), self.kernel ** len(shape[2:])
         each = sum(part.multiply_adds(n) for part in (self.query, self.key, self.out))
         prior = sum(part.multiply_adds(taps) for part in self.prior if isinstance(part, Pointwise))
-        return Cost(shape[0] * each + prior, sum(p.numel() for p in self.parameters() if p.requires_grad))
+        return Cost(shape[0] * each + prior, self.trainable())

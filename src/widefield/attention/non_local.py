@@ -21,20 +21,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from widefield.attention.gates import GatedProjection
 from widefield.attention.sdpa import attention, attention_matrix
 from widefield.core import layout
 from widefield.core.context import Context
+from widefield.core.gates import GatedProjection
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
+from widefield.core.resample import max_pool
 
 TITLE, PAPER = "Non-local Neural Networks", "arXiv:1711.07971"
-_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
 def sub_sample(tokens: Tensor, space: Space) -> Tensor:
@@ -43,7 +42,7 @@ def sub_sample(tokens: Tensor, space: Space) -> Tensor:
     An odd last row or column is dropped, as published; an axis of size 1 stays.
     """
     kernel = _kernel(space)
-    return _POOL[len(space)](layout.to_map(tokens, space), kernel).flatten(2)
+    return max_pool(layout.to_map(tokens, space), kernel).flatten(2)
 
 
 def sampled_positions(space: Space) -> int:

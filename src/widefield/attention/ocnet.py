@@ -25,22 +25,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from widefield.attention.cells import attend_in_cells, cells_cost, same_cell
-from widefield.attention.gates import GatedProjection
 from widefield.core import layout
 from widefield.core.branch import PointwiseBranch
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.errors import require_positive
+from widefield.core.gates import GatedProjection
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
 from widefield.core.registry import register
-from widefield.core.resample import resize, resize_cost, resize_matrix
+from widefield.core.resample import max_pool, resize, resize_cost, resize_matrix
 
 TITLE, PAPER = "OCNet: Object Context for Semantic Segmentation", "arXiv:1809.00916"
 SLOPE = 0.01  # of the activation that the authors' in-place norm has by default
-_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
 class ObjectContext(nn.Module):
@@ -81,7 +80,7 @@ class ObjectContext(nn.Module):
         if self.reduce == 1:
             return tokens, space
         kernel = tuple(min(self.reduce, size) for size in space)
-        small = _POOL[len(space)](layout.to_map(tokens, space), kernel)
+        small = max_pool(layout.to_map(tokens, space), kernel)
         return small.flatten(2), tuple(small.shape[2:])
 
     def matrix(self, tokens: Tensor, space: Space, rows: Tensor | None) -> Tensor:
@@ -166,7 +165,7 @@ class OCNetBlock(Context):
         for module in self.modules():
             if isinstance(module, Pointwise) and id(module) not in inside:
                 total += module.multiply_adds(math.prod(space))
-        parameters = sum(p.numel() for p in self.parameters() if p.requires_grad)
+        parameters = self.trainable()
         return Cost(shape[0] * (total + self.mixing_cost(space)), parameters)
 
     def mixing_cost(self, space: Space) -> int:

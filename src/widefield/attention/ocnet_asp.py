@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from widefield.attention.gates import GatedProjection
 from widefield.attention.ocnet import PAPER, SLOPE, TITLE, ObjectContext
 from widefield.core import layout
 from widefield.core.branch import DilatedBranch, PointwiseBranch, taps
 from widefield.core.context import Context
 from widefield.core.cost import Cost
 from widefield.core.errors import require_positive
+from widefield.core.gates import GatedProjection
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, widen
@@ -115,7 +115,7 @@ class OCNetASP(Context):
         space = tuple(shape[2:])
         return Cost(
             shape[0] * (self.mixing_cost(space) + self.fuse.project.multiply_adds(math.prod(space))),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

@@ -157,7 +157,7 @@ class PSANetBase(Context):
         back = self.channels * resize_cost(small, space) if self.shrink > 1 else 0
         return Cost(
             shape[0] * (around + back + self.mixing_cost(space)),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

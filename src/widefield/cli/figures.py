@@ -24,8 +24,7 @@ def measured(name: str) -> dict[str, int]:
     """The same by the instruments, without running the module."""
     from widefield.measure import cost
 
-    tied = {"size": SHAPE[2:]} if entry(name).facts.fixed_size else {}
-    report = cost(create(name, SHAPE[1], **tied), SHAPE, backward=True, latency=False)
+    report = cost(create(name, SHAPE[1], **entry(name).tied_to(SHAPE[2:])), SHAPE, backward=True, latency=False)
     return {
         "parameters": report.parameters,
         "multiply_adds": report.multiply_adds,

@@ -97,8 +97,12 @@ class Context(nn.Module):
         projections = sum(m.multiply_adds(n) for m in self.modules() if isinstance(m, Pointwise))
         return Cost(
             b * (projections + self.mixing_cost(tuple(shape[2:]))),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
+
+    def trainable(self) -> int:
+        """How many numbers are trained."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
     def mixing_cost(self, space: Space) -> int:
         """Multiply-adds of `mix` for one sample."""

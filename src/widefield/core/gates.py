@@ -10,6 +10,11 @@ from widefield.core.norm import NormName, make_norm, set_scale_
 from widefield.core.pointwise import Pointwise
 
 
+def scalar_gate(value: float) -> nn.Parameter:
+    """A learned scale, `(1,)`."""
+    return nn.Parameter(torch.full((1,), float(value)))
+
+
 def close_(project: Pointwise, norm: nn.Module, gate: float) -> None:
     """Sets the scale of a new norm to `gate`; where it has none, the weights of the projection before it."""
     if isinstance(getattr(norm, "weight", None), Tensor):

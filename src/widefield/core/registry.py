@@ -77,6 +77,10 @@ class Entry:
         parameters = list(inspect.signature(self.build).parameters.values())[1:]
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
+    def tied_to(self, space: Iterable[int]) -> dict[str, Any]:
+        """The option that ties a module of fixed size to maps of that size; none for others."""
+        return {"size": list(space)} if self.facts.fixed_size else {}
+
     def check(self, options: Iterable[str]) -> None:
         """Raises `UnknownOption` for the first that the module does not have."""
         accepted = self.options

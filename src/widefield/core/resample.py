@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def pooling_matrix(bins: int, size: int, like: Tensor) -> Tensor:
@@ -35,6 +36,11 @@ def interpolation_matrix(size: int, bins: int, align_corners: bool, like: Tensor
     else:
         source = ((i + 0.5) * (bins / size) - 0.5).clamp(0, bins - 1)
     return (1 - (source - torch.arange(bins, device=like.device, dtype=like.dtype)).abs()).clamp(min=0)
+
+
+def max_pool(x: Tensor, kernel: Sequence[int]) -> Tensor:
+    """Maximum over windows of `kernel` side by side, of one to three axes; what does not fill one is dropped."""
+    return (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1](x, tuple(kernel))
 
 
 def along(x: Tensor, matrix: Tensor, axis: int) -> Tensor:

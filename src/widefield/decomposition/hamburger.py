@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from widefield.core.context import Context
+from widefield.core.gates import scalar_gate
 from widefield.core.layout import Space
 from widefield.core.norm import NormName, make_norm
 from widefield.core.pointwise import Pointwise
@@ -202,7 +203,7 @@ class HamburgerV2Plus(Context):
         self.cheese = Pointwise(inside, inside // narrow, bias=False)
         self.norm = make_norm(norm, inside // narrow)
         self.upper_bread = Pointwise(inside // narrow, channels, bias=False)
-        self.ham_scale = nn.Parameter(torch.full((1,), float(gate)))
+        self.ham_scale = scalar_gate(gate)
         self.shortcut_scale = nn.Parameter(torch.ones(1))
         initialise_breads(self)
         self.to(device=device, dtype=dtype)

@@ -118,7 +118,7 @@ class GloRe(Context):
     def cost(self, shape: tuple[int, ...]) -> Cost:
         return Cost(
             shape[0] * self.mixing_cost(tuple(shape[2:])),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

@@ -24,6 +24,7 @@ from widefield.core import layout
 from widefield.core.branch import PointwiseBranch
 from widefield.core.context import Context
 from widefield.core.errors import NoOperator
+from widefield.core.gates import scalar_gate
 from widefield.core.layout import Space
 from widefield.core.norm import NormName
 from widefield.core.numerics import float32_island, inverse_length, unit, widen
@@ -127,7 +128,7 @@ class LatentGNN(Context):
             for d in self.nodes
         )
         self.up = PointwiseBranch(self.inner * len(self.nodes), channels, norm=norm, slope=1)
-        self.gate = nn.Parameter(torch.full((1,), float(gate)))
+        self.gate = scalar_gate(gate)
         self.to(device=device, dtype=dtype)
 
     def ends(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

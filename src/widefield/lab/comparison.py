@@ -99,9 +99,7 @@ class Comparison:
             options["rank"] = max(1, min(64, width // 2)) if self.rank is None else self.rank
         if facts.iterative and self.gradient is not None and "gradient" not in options:
             options["gradient"] = self.gradient
-        if facts.fixed_size and "size" in accepted and "size" not in options:
-            options["size"] = list(space)
-        return name, options
+        return name, entry(name).tied_to(space) | options
 
     def experiments(self, width: int, space: Sequence[int]) -> list[Experiment]:
         """All runs on maps of that width and size; the first seed of every module first: a table fills early."""

@@ -116,7 +116,7 @@ class AdaptiveContext(Context):
         fusion = math.prod(space) * self.out_channels**2 if isinstance(self.fusion, PointwiseBranch) else 0
         return Cost(
             shape[0] * (self.mixing_cost(space) + fusion),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

@@ -94,7 +94,7 @@ class ASPP(Context):
         views = len(self.dilated) + 2
         return Cost(
             shape[0] * (self.mixing_cost(space) + n * views * width**2),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

@@ -91,4 +91,4 @@ class ImagePool(_Average):
         return self.branch(context)
 
     def cost(self, shape: tuple[int, ...]) -> Cost:
-        return Cost(shape[0] * self.channels**2, sum(p.numel() for p in self.parameters() if p.requires_grad))
+        return Cost(shape[0] * self.channels**2, self.trainable())

@@ -80,7 +80,7 @@ class PyramidPooling(Context):
         projections = sum(self.channels * self.branch_channels * s ** len(space) for s in self.bins)
         return Cost(
             shape[0] * (projections + self.mixing_cost(space)),
-            sum(p.numel() for p in self.parameters() if p.requires_grad),
+            self.trainable(),
         )
 
     def mixing_cost(self, space: Space) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from widefield.testing.contract import Subject, check
+from widefield.testing.subject import Subject, check
 
 SIZES = [(1, 1), (1, 9), (3, 5), (7, 9), (13, 8), (33, 47)]
 SPACES = {1: (11,), 2: (5, 7), 3: (3, 4, 5)}

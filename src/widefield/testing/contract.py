@@ -12,34 +12,11 @@ run; one error lists every broken one with the input that broke it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor, nn
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from widefield.core.errors import unknown
-
-Build = Callable[[int], nn.Module]
-
-
-@dataclass(frozen=True)
-class Broken:
-    """One promise that was not kept.
-
-    Attributes:
-        check: its name in `CHECKS`.
-        given: the input, in words.
-        found: what happened instead.
-    """
-
-    check: str
-    given: str
-    found: str
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.given}: {self.found}"
+from widefield.testing import behaviour, graphs, numbers, training  # noqa: F401  (register their checks)
+from widefield.testing.subject import CHECKS, Broken, Build, Subject
 
 
 class ContractError(AssertionError):
@@ -54,55 +31,6 @@ class ContractError(AssertionError):
         names = list(dict.fromkeys(b.check for b in broken))
         lines = "\n".join(f"  {b}" for b in broken)
         super().__init__(f"{title} breaks {len(names)} of {len(CHECKS)} checks ({', '.join(names)}):\n{lines}")
-
-
-@dataclass
-class Subject:
-    """A module under test and what has been found of it so far.
-
-    Attributes:
-        build: a module of so many channels; parameters are drawn from a seed, so two builds are equal.
-        channels: of the inputs.
-        space: the map of most checks.
-        dims: numbers of spatial dimensions that the module claims.
-    """
-
-    build_: Build
-    channels: int
-    space: tuple[int, ...]
-    dims: tuple[int, ...]
-    check: str = ""
-    broken: list[Broken] = field(default_factory=list)
-
-    def build(self) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return self.build_(self.channels)
-
-    def randn(self, *shape: int, seed: int = 0) -> Tensor:
-        """Normal numbers; without a shape those of a batch of two maps."""
-        shape = shape or (2, self.channels, *self.space)
-        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-    @contextmanager
-    def given(self, words: str) -> Iterator[None]:
-        """Whatever fails inside is noted as broken by this input; the next input is tried all the same."""
-        try:
-            yield
-        except Exception as error:
-            text = " ".join(str(error).split())
-            found = text if isinstance(error, AssertionError) and text else f"{type(error).__name__}: {text}"
-            self.broken.append(Broken(self.check, words, found[:400]))
-
-
-Check = Callable[[Subject], None]
-CHECKS: dict[str, Check] = {}
-
-
-def check(function: Check) -> Check:
-    """Registers the function below it under its own name; its docstring is the promise."""
-    CHECKS[function.__name__] = function
-    return function
 
 
 def find_broken(
@@ -169,6 +97,3 @@ def check_context(
     ]
     if wrong:
         raise ContractError(getattr(build, "__name__", type(build).__name__), wrong)
-
-
-from widefield.testing import behaviour, graphs, numbers, training  # noqa: E402, F401  (register their checks)

@@ -11,7 +11,7 @@ from torch import nn
 
 from widefield.core.extras import require
 from widefield.testing.behaviour import close, finite
-from widefield.testing.contract import Subject, check
+from widefield.testing.subject import Subject, check
 
 RANDOM_NODES = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial")
 

@@ -11,7 +11,7 @@ import inspect
 from torch import nn
 
 from widefield.core.registry import create, describe, list_modules
-from widefield.testing.contract import CHECKS
+from widefield.testing import CHECKS
 
 TIED = "its weights belong to positions, so it is tied to the map size that it is built for"
 ONE_STEP = "one step is differentiated, by design; exact with `gradient='unrolled'`"
@@ -32,8 +32,7 @@ def excuses(name: str) -> dict[str, str]:
 
 def dimensions(name: str) -> tuple[str, str]:
     """The numbers of spatial dimensions of a registered module, in words, and why not all three if so."""
-    tied = {"size": (7, 9)} if describe(name).facts.fixed_size else {}
-    module: nn.Module = create(name, 16, **tied)
+    module: nn.Module = create(name, 16)
     claimed = getattr(module, "space_dims", (2,))
     if "dims" in describe(name).options:
         return "1, 2 or 3", "a kernel has axes: built for one number of dimensions, by `dims`"

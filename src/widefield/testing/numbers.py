@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from widefield.testing.behaviour import finite, gradients
-from widefield.testing.contract import Subject, check
+from widefield.testing.subject import Subject, check
 
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from widefield.testing.behaviour import close, gradients
-from widefield.testing.contract import Subject, check
 from widefield.testing.ranks import gradients_on_two_ranks
+from widefield.testing.subject import Subject, check
 
 
 class _Checkpointed(nn.Module):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from widefield.core.branch import DilatedBranch
 from widefield.core.norm import NormName
 from widefield.core.pointwise import Pointwise
-from widefield.models.heads.danet_head import ConvNormReLU
 from widefield.pooling import AdaptiveContext
 from widefield.weights.pooling import acm_names
 from widefield.weights.reference import Table, reference
@@ -64,7 +64,7 @@ class APCHead(nn.Module):
         self.contexts = nn.ModuleList(
             AdaptiveContext(channels, out_channels=width, bins=s, fusion=fusion, norm=norm) for s in bins
         )
-        self.fuse = ConvNormReLU(channels + len(bins) * width, width, norm=norm)
+        self.fuse = DilatedBranch(channels + len(bins) * width, width, norm=norm)
         self.dropout = nn.Dropout2d(dropout)
         self.classify = Pointwise(width, num_classes)
         self.to(device=device, dtype=dtype)
@@ -79,7 +79,7 @@ class APCHead(nn.Module):
 @reference("mmseg", APCHead)
 def apc_head(module: APCHead) -> Table:
     """acm_modules.<i>, bottleneck, conv_seg."""
-    table = {"fuse.conv": "bottleneck.conv", "fuse.norm": "bottleneck.bn", "classify": "conv_seg"}
+    table = {"fuse.weight": "bottleneck.conv.weight", "fuse.norm": "bottleneck.bn", "classify": "conv_seg"}
     for i in range(len(module.contexts)):
         table |= acm_names(f"contexts.{i}.", f"acm_modules.{i}.")
     return table

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from widefield.attention import ChannelAttention, PositionAttention
-from widefield.core.norm import NormName, make_norm
+from widefield.core.branch import DilatedBranch
+from widefield.core.norm import NormName
 from widefield.core.pointwise import Pointwise
 from widefield.weights.reference import Table, reference
 
@@ -25,18 +26,6 @@ class DANetOutput(NamedTuple):
     fused: Tensor
     position: Tensor
     channel: Tensor
-
-
-class ConvNormReLU(nn.Module):
-    """`ReLU(norm(conv3x3(x)))`, bias-free. Shape: `(b, in, h, w) -> (b, out, h, w)`."""
-
-    def __init__(self, in_channels: int, out_channels: int, *, norm: NormName = "batch") -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
-        self.norm = make_norm(norm, out_channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.conv(x)))
 
 
 class DANetHead(nn.Module):
@@ -76,12 +65,12 @@ class DANetHead(nn.Module):
                 f"{num_classes}"
             )
         self.channels, self.num_classes = channels, num_classes
-        self.position_in = ConvNormReLU(channels, inner, norm=norm)
+        self.position_in = DilatedBranch(channels, inner, norm=norm)
         self.position = PositionAttention(inner, gate=gate)
-        self.position_out = ConvNormReLU(inner, inner, norm=norm)
-        self.channel_in = ConvNormReLU(channels, inner, norm=norm)
+        self.position_out = DilatedBranch(inner, inner, norm=norm)
+        self.channel_in = DilatedBranch(channels, inner, norm=norm)
         self.channel = ChannelAttention(inner, gate=gate)
-        self.channel_out = ConvNormReLU(inner, inner, norm=norm)
+        self.channel_out = DilatedBranch(inner, inner, norm=norm)
         self.dropout = nn.Dropout2d(dropout)
         self.classify_position = Pointwise(inner, num_classes)
         self.classify_channel = Pointwise(inner, num_classes)
@@ -119,6 +108,6 @@ def danet_head(module: DANetHead) -> Table:
         table[f"{ours}.gate"] = f"{theirs}.gamma"
     stages = {"position_in": "conv5a", "position_out": "conv51", "channel_in": "conv5c", "channel_out": "conv52"}
     for ours, theirs in stages.items():
-        table[f"{ours}.conv"] = f"{theirs}.0"
+        table[f"{ours}.weight"] = f"{theirs}.0.weight"
         table[f"{ours}.norm"] = f"{theirs}.1"
     return table
