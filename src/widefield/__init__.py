@@ -30,6 +30,7 @@ _ROOMS = (
     "data",
     "decomposition",
     "graph",
+    "imaging",
     "implicit",
     "lab",
     "measure",
