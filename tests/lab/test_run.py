@@ -15,8 +15,8 @@ import torch
 
 from widefield.data import scenes
 from widefield.lab import Experiment, LocalEngine, Record, run
+from widefield.lab.loop import Diverged
 from widefield.lab.record import DamagedFile
-from widefield.lab.run import Diverged
 
 TINY = Experiment(
     "hamburger-nmf", {"rank": 4, "bases": "random"}, width=8, batch_size=4, steps=8, evaluate_every=4

@@ -48,7 +48,7 @@ def test_frozen_parameters_are_left_out():
 
 def test_recipes_out_of_range():
     with pytest.raises(UnknownName, match="adamw"):
-        Recipe(optimizer="adam")  # type: ignore[arg-type]
+        Recipe(optimizer="lbfgs")  # type: ignore[arg-type]
     for options in ({"lr": 0.0}, {"warmup": 1.0}, {"clip": 0.0}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError):
             Recipe(**options)
@@ -58,3 +58,20 @@ def test_a_recipe_is_a_value():
     assert Recipe(lr=1.0) == Recipe(lr=1.0)
     assert Recipe(**Recipe(lr=0.5).as_dict()) == Recipe(lr=0.5)
     assert isinstance(Recipe().build(torch.nn.Linear(2, 2)), torch.optim.AdamW)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("cosine", [1.0, 0.5 + 2**0.5 / 4, 0.5, 0.0]),
+        ("halving", [1.0, 0.5, 0.125, 1 / 64]),
+        ("decay", [1.0, 0.81, 0.59049, 0.9**10]),
+        ("constant", [1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_schedules(schedule, expected):
+    recipe = Recipe(lr=2.0, optimizer="adam", schedule=schedule)
+    optimizer = recipe.build(torch.nn.Linear(2, 2))
+    for step, factor in zip((0, 250, 500, 1000), expected, strict=True):
+        assert recipe.set_rates(optimizer, step, 1000) == pytest.approx(factor, abs=1e-12)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(2 * factor, abs=1e-12)

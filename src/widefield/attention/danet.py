@@ -184,12 +184,17 @@ class DualAttention(Context):
         self.channel = ChannelAttention(channels, invert=invert, gate=gate)
         self.to(device=device, dtype=dtype)
 
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        with float32_island(x):
+            tokens, space = layout.to_positions(widen(x))
+            # One branch after the other: side by side, as in `context`, they would be held twice.
+            y = torch.addcmul(tokens, self.position.gate, self.position.mix(tokens, space))
+            y = torch.addcmul(y, self.channel.gate, self.channel.mix(tokens, space))
+        return layout.like(layout.to_map(y, space).to(x.dtype), x)
+
     def mix(self, tokens: Tensor, space: Space) -> Tensor:
         return torch.cat([self.position.mix(tokens, space), self.channel.mix(tokens, space)], 1)
-
-    def leave(self, context: Tensor) -> Tensor:
-        position, channel = context.chunk(2, 1)
-        return self.position.leave(position) + self.channel.leave(channel)
 
     def operator(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """`(b, n, n)`: the weights of the position branch."""

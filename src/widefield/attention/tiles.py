@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TILE_ROWS = 256
+TILE_ROWS = 224
 TILE_NUMBERS = 2**23  # 32 MiB in float32
 
 
@@ -104,7 +104,6 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, grad: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     n, m = q.shape[-1], k.shape[-1]
-    inner = (grad * out).sum(-1, keepdim=True)
     dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     weights_, slopes_ = _buffer(q, n, m), _buffer(q, n, m)
     for i in range(q.shape[0]):
@@ -116,7 +115,8 @@ def _gradients(
             # With s the logits, p the weights and D the inner product of output and its gradient, ds = p (dp - D).
             torch.mm(gt.mT, v[i], out=slopes)
             torch.addmm(dv[i], gt, weights, out=dv[i])
-            slopes.sub_(inner[i, t]).mul_(weights)
+            inner = (grad[i, t] * out[i, t]).sum(-1, keepdim=True)
+            slopes.sub_(inner).mul_(weights)
             dq[i, :, t] = torch.mul(k[i] @ slopes.mT, scale)
             torch.addmm(dk[i], qt, slopes, alpha=scale, out=dk[i])
     return dq, dk, dv

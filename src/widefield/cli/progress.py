@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from widefield.lab.run import Progress as Step
+from widefield.lab.loop import Progress as Step
 
 
 class Bars:
@@ -43,8 +43,7 @@ class Bars:
 
     def watch(self, step: Step) -> None:
         """Told about every step of every run."""
-        said = step.experiment.options.get("gradient")
-        name = f"{step.experiment.module}{f' {said}' if said else ''} seed {step.experiment.seed}"
+        name = step.plan.title
         if step.stage == "features":
             if not self.told and not self.console.is_terminal:
                 self.console.print(
@@ -55,12 +54,12 @@ class Bars:
                 self.one, description="backbone features", completed=step.step, total=step.steps, note=""
             )
             return
-        run = (step.experiment.key, step.steps)
+        run = (step.plan.key, step.steps)
         if run != self.last:
             self.before += self.steps if self.last[1] >= 0 else 0
             self.last = run
             self.bars.reset(self.one, total=step.steps, description=name)
-        note = f"loss {step.loss:.3f}" + (f", mIoU {step.miou:.3f}" if step.miou is not None else "")
+        note = f"loss {step.loss:.3f}" + (f", {step.measure} {step.score:.3f}" if step.score is not None else "")
         self.bars.update(self.one, description=name, completed=step.step, note=note)
         self.bars.update(self.all, completed=self.before + step.step)
         if step.step == step.steps and not self.console.is_terminal:

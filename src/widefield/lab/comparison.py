@@ -21,7 +21,8 @@ from widefield.data.base import SegmentationData
 from widefield.lab.engine import Engine, LocalEngine
 from widefield.lab.experiment import Experiment
 from widefield.lab.features import check_one_size
-from widefield.lab.run import Watcher, build_model
+from widefield.lab.loop import Watcher
+from widefield.lab.run import build_model
 from widefield.lab.summary import summarise
 
 DEFAULT_MODULES = (

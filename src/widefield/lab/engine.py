@@ -10,8 +10,9 @@ from typing import Protocol
 
 from widefield.data.base import SegmentationData
 from widefield.lab.experiment import Experiment
+from widefield.lab.loop import Watcher
 from widefield.lab.record import Record
-from widefield.lab.run import Watcher, run
+from widefield.lab.run import run
 
 
 @dataclass(frozen=True)

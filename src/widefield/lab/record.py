@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from widefield.core.extras import require
 from widefield.core.files import read_json, write_bytes, write_json, write_text
-from widefield.lab.experiment import Experiment
+from widefield.lab.experiment import Plan
 
 _MODEL, _OPTIMIZER = "model/", "optimizer/"
 
@@ -36,36 +36,30 @@ class Record:
     folder: Path
 
     @classmethod
-    def open(cls, root: Path, experiment: Experiment) -> Record:
-        """The folder of an experiment below `root`, made if need be.
+    def open(cls, root: Path, plan: Plan) -> Record:
+        """The folder of a plan below `root`, made if need be.
 
         Raises:
             ValueError: the folder holds another experiment.
         """
-        record = cls(root / experiment.folder)
+        record = cls(root / plan.folder)
         path = record.folder / "experiment.json"
         try:
-            found = Experiment.from_json(path.read_text(encoding="utf-8")) if path.exists() else None
+            found = type(plan).from_json(path.read_text(encoding="utf-8")) if path.exists() else None
         except (ValueError, TypeError, AttributeError) as error:
             # The folder's name is the experiment's hash, so what it was is known.
             _set_aside(path, error, "written again")
             found = None
         if found is None:
-            write_text(path, experiment.to_json() + "\n")
-        elif found != experiment:
+            write_text(path, plan.to_json() + "\n")
+        elif found != plan:
             raise ValueError(f"{path} holds another experiment; choose another --out or delete that folder")
         if record.finished:
             try:
-                found_result = record.result
-                _ = found_result["score"]["miou"], found_result["gradients"], found_result["parameters"]["total"]
+                plan.check_result(record.result)
             except (ValueError, TypeError, KeyError) as error:
                 _set_aside(record.folder / "record.json", error, "this run is done again")
         return record
-
-    @property
-    def experiment(self) -> Experiment:
-        """What was asked for."""
-        return Experiment.from_json((self.folder / "experiment.json").read_text(encoding="utf-8"))
 
     @property
     def finished(self) -> bool:

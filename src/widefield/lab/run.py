@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an experiment to its record: the training loop, to be read in one go."""
+"""From an experiment to its record: a segmenter with one context module, trained and looked at."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from widefield.core.extras import require
 from widefield.core.files import write_json
 from widefield.data import load_segmentation
 from widefield.data.base import SegmentationData
@@ -21,40 +18,11 @@ from widefield.lab.evidence import save_evidence
 from widefield.lab.experiment import Experiment
 from widefield.lab.features import FrozenFeatures
 from widefield.lab.gradients import agreement
+from widefield.lab.loop import Progress, Watcher, Work, make_fabric, train
 from widefield.lab.record import Record
 from widefield.models.segmenter import Segmenter
 from widefield.tasks.metrics import SegmentationScore
 from widefield.tasks.segmentation import Segmentation
-
-# A checkpoint is due when so many times its own cost has passed: saving never takes over a twentieth of a run.
-_SAVE_SHARE = 20
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Told after every step, and while features are computed.
-
-    Attributes:
-        experiment: which run.
-        step, steps: done, and in all.
-        loss: of the step.
-        miou: of the last validation.
-        stage: "features" or "training".
-    """
-
-    experiment: Experiment
-    step: int
-    steps: int
-    loss: float | None = None
-    miou: float | None = None
-    stage: str = "training"
-
-
-Watcher = Callable[[Progress], None]
-
-
-class Diverged(RuntimeError):
-    """The loss is not finite."""
 
 
 def run(
@@ -77,57 +45,28 @@ def run(
     record = Record.open(root, experiment)
     if record.finished:
         return record
-    fabric = _fabric(experiment)
+    fabric = make_fabric(experiment)
     data = data or load_segmentation(experiment.data, **experiment.data_options)
     task = build_task(experiment, data)
     model = build_model(experiment, data).to(fabric.device)
     source = _source(experiment, task, model, root.parent / "features", watch)
-    optimizer = task.recipe.build(model)
-    step, spent = record.load_checkpoint(model, optimizer)
+    scores: list[SegmentationScore] = []
 
-    model.train()
-    score: SegmentationScore | None = None
-    begun, saved, saving = time.perf_counter(), time.perf_counter(), 0.0
-    miou = next((line["miou"] for line in reversed(list(record.lines())) if "miou" in line), None)
-    while step < experiment.steps:
-        # Modules may draw random starts in training: from numbers that belong to this step.
-        torch.manual_seed(experiment.seed * 1_000_003 + step)
+    def loss(step: int) -> tuple[Tensor, dict[str, int]]:
         inputs, labels = (t.to(fabric.device) for t in source.batch(step))
-        factor = task.recipe.set_rates(optimizer, step, experiment.steps)
-        with fabric.autocast():
-            loss = task.loss(source.logits(model, inputs, labels), labels)
-        optimizer.zero_grad(set_to_none=True)
-        fabric.backward(loss.value)
-        if task.recipe.clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), task.recipe.clip)
-        optimizer.step()
-        step += 1
-        value = float(loss.value.detach())
-        if not math.isfinite(value):
-            raise Diverged(
-                f"the loss of {experiment.module} (seed {experiment.seed}) is {value} at step {step}; "
-                "lower the learning rate (--lr) or look at the data"
-            )
-        if step % 10 == 0 or step == experiment.steps:
-            record.log(step=step, loss=value, rate=factor, valid_pixels=int(loss.valid))
-        if step % experiment.evaluate_every == 0 or step == experiment.steps:
-            score = evaluate(model, task, source, fabric.device)
-            miou = score.miou
-            record.log(step=step, miou=None if math.isnan(miou) else miou)
-            model.train()
-        if watch:
-            watch(Progress(experiment, step, experiment.steps, value, miou))
-        now = time.perf_counter()
-        if now - saved >= _SAVE_SHARE * saving and step < experiment.steps:
-            record.save_checkpoint(model, optimizer, step, spent + now - begun)
-            saved = time.perf_counter()
-            saving = saved - now
+        found = task.loss(source.logits(model, inputs, labels), labels)
+        return found.value, {"valid_pixels": int(found.valid)}
 
-    assert score is not None  # the last step is always validated, and no checkpoint is written after it
-    seconds = spent + time.perf_counter() - begun
+    def validate() -> dict[str, float | None]:
+        scores.append(evaluate(model, task, source, fabric.device))
+        return {"miou": scores[-1].miou}
+
+    work = Work(loss, validate, measure="mIoU", key="miou")
+    seconds = train(record, experiment, model, task.recipe, work, fabric, watch=watch)
+    model.eval()
     features = save_evidence(record.folder, model, task, source, fabric.device)
     write_json(record.folder / "timing.json", {"seconds": round(seconds, 3)})
-    record.finish(_result(model, score, task) | {"gradients": agreement(model.context, features)}, model)
+    record.finish(_result(model, scores[-1], task) | {"gradients": agreement(model.context, features)}, model)
     return record
 
 
@@ -220,14 +159,6 @@ def _source(
 
     key = repr((experiment.data, experiment.data_state, sorted(experiment.data_options.items())))
     return Cached(task, FrozenFeatures(task, model, root, key, watch=told))
-
-
-def _fabric(experiment: Experiment) -> Any:
-    fabric = require("lightning_fabric", "lab")
-    kinds = {"cpu": "cpu", "cuda": "cuda", "auto": "cuda" if torch.cuda.is_available() else "cpu"}
-    return fabric.Fabric(
-        accelerator=kinds.get(experiment.device, experiment.device), devices=1, precision=experiment.precision
-    )
 
 
 def _result(model: Segmenter, score: SegmentationScore, task: Segmentation) -> dict[str, Any]:
