@@ -7,6 +7,9 @@ import pytest
 from golden import Case, Replay, Tensors, adapter
 from torch import Tensor
 
+from widefield.models.spectral.blocks import Block, Blocks, FeedForward
+from widefield.models.spectral.dauhst import DAUHST, DegradationEstimator
+from widefield.models.spectral.half_shuffle import HalfShuffleAttention, HalfShuffleTransformer
 from widefield.models.spectral.mst import MST, MaskGuide, SpectralAttention
 from widefield.models.spectral.mst_plus_plus import MSTPlusPlus, SpectralTransformer
 
@@ -65,3 +68,64 @@ def mst_plus_plus(case: Case) -> Replay:
     config = case.config
     module = MSTPlusPlus(config["bands"], 2, stages=config["stages"], width=config["dim"])
     return Replay(module, "mst", lambda inputs: {"y": module.reconstruct(inputs["H"], inputs["mask"])})
+
+
+@adapter("hs_msa")
+def half_shuffle_attention(case: Case) -> Replay:
+    config = case.config
+    rows, columns = (edge // 8 for edge in case.inputs["x"].shape[1:3])
+    module = HalfShuffleAttention(config["dim"], config["heads"], grid=(rows, columns), window=config["window"][0])
+    return Replay(module, "mst", lambda inputs: {"y": channels_last(module(channels_first(inputs["x"])))})
+
+
+@adapter("hsab")
+def half_shuffle_blocks(case: Case) -> Replay:
+    config = case.config
+    rows, columns = (edge // 8 for edge in case.inputs["x"].shape[2:])
+    dim, heads = config["dim"], config["heads"]
+    blocks = [
+        Block(dim, HalfShuffleAttention(dim, heads, grid=(rows, columns)), first_norm=True)
+        for _ in range(config["blocks"])
+    ]
+    return Replay(Blocks(blocks), "mst")
+
+
+@adapter("hst")
+def half_shuffle_transformer(case: Case) -> Replay:
+    config = case.config
+    module = HalfShuffleTransformer(
+        config["in_channels"], config["out_channels"], width=config["dim"], blocks=config["blocks"],
+        size=tuple(case.inputs["x"].shape[2:]),
+    )  # fmt: skip
+    return Replay(module, "mst")
+
+
+@adapter("dauhst_ffn")
+def feed_forward(case: Case) -> Replay:
+    module = FeedForward(case.config["dim"], case.config["mult"])
+    return Replay(module, "mst", lambda inputs: {"y": channels_last(module(channels_first(inputs["x"])))})
+
+
+@adapter("degradation_estimator")
+def estimator(case: Case) -> Replay:
+    config = case.config
+    module = DegradationEstimator(config["in_channels"], config["stages"], width=config["channels"])
+    return Replay(module, "mst", lambda inputs: dict(zip(("alpha", "beta"), module(inputs["x"]), strict=True)))
+
+
+@adapter("dauhst")
+def dauhst(case: Case) -> Replay:
+    config = case.config
+    module = DAUHST(
+        config["bands"], config["step"], stages=config["stages"], width=config["dim"], blocks=config["blocks"],
+        estimator_width=config["estimator_channels"], size=(config["height"], config["width"]),
+    )  # fmt: skip
+
+    def run(inputs: Tensors) -> Tensors:
+        start, alpha, beta = module.begin(inputs["y"], inputs["Phi"])
+        first_rows = start[:, :, : case.outputs["initial_first_rows"].shape[2]]
+        return {
+            "x": module(inputs["y"], inputs["Phi"]), "initial_first_rows": first_rows, "alpha": alpha, "beta": beta,
+        }  # fmt: skip
+
+    return Replay(module, "mst", run)

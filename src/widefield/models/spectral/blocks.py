@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -129,16 +128,17 @@ def u_names(levels: int, *, ours: str = "", per_level: int = 2) -> dict[str, str
     return table
 
 
-def nested(outer: dict[str, str], inner: Callable[[nn.Module], dict[str, str]], module: nn.Module) -> dict[str, str]:
+def nested(
+    outer: dict[str, str], inner: Callable[[nn.Module], dict[str, str]], module: nn.Module
+) -> dict[str, str]:
     """A table whose entries are modules with tables of their own."""
     table: dict[str, str] = {}
     for ours, theirs in outer.items():
         part = module.get_submodule(ours)
         if isinstance(part, Blocks):
             for j, block in enumerate(part.blocks):
-                table |= {
-                    f"{ours}.blocks.{j}.{a}": f"{theirs}.blocks.{j}.{b}" for a, b in inner(block).items()
-                }
+                here, there = (f"{name}.blocks.{j}".lstrip(".") for name in (ours, theirs))
+                table |= {f"{here}.{a}": f"{there}.{b}" for a, b in inner(block).items()}
         else:
             table[ours] = theirs
     return table
@@ -159,8 +159,3 @@ def reset_linear_(module: nn.Module) -> None:
             nn.init.trunc_normal_(part.weight, std=0.02)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-
-
-def mean_over_bands(x: Tensor) -> Tensor:
-    """`(b, l, h, w)` to `(b, 1, h, w)`."""
-    return torch.mean(x, 1, keepdim=True)
