@@ -124,8 +124,7 @@ def dauhst(case: Case) -> Replay:
     def run(inputs: Tensors) -> Tensors:
         start, alpha, beta = module.begin(inputs["y"], inputs["Phi"])
         first_rows = start[:, :, : case.outputs["initial_first_rows"].shape[2]]
-        return {
-            "x": module(inputs["y"], inputs["Phi"]), "initial_first_rows": first_rows, "alpha": alpha, "beta": beta,
-        }  # fmt: skip
+        cube = module(inputs["y"], inputs["Phi"])
+        return {"x": cube, "initial_first_rows": first_rows, "alpha": alpha, "beta": beta}
 
     return Replay(module, "mst", run)

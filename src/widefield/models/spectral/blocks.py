@@ -24,7 +24,7 @@ def depthwise(channels: int, size: int, *, bias: bool = False) -> nn.Conv2d:
 
 
 class FeedForward(nn.Module):
-    """1x1 to `factor` times the width, GELU, depthwise 3x3, GELU, 1x1 back; no biases. `(b, c, h, w)` to the same."""
+    """1x1 to `factor` times the width, GELU, depthwise 3x3, GELU, 1x1 back, no biases; shape kept."""
 
     def __init__(self, channels: int, factor: int = 4) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """`x + attention(norm(x)), then x + feed_forward(norm(x))`; the first norm is left out where the paper has none.
+    """`x + attention(norm(x))`, then `x + feed_forward(norm(x))`; without the first norm where the paper has none.
 
     What guides the attention (a mask, an error map) is handed on to it.
     """

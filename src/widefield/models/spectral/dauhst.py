@@ -3,7 +3,7 @@
 
 Paper   Degradation-Aware Unfolding Half-Shuffle Transformer for Spectral Compressive Imaging, NeurIPS 2022,
         arXiv:2205.10102.
-*differs*: the start is computed once (the code does so twice); sizes, bands and step are free (see `half_shuffle`).
+*differs*: the start is computed once (the code does so twice); size, bands and step are free (`half_shuffle`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from widefield.weights.reference import reference
 
 
 class DegradationEstimator(nn.Module):
-    """Penalty alpha and noise level beta of every stage, from the start: `(b, l, h, w')` to two `(b, stages, 1, 1)`."""
+    """Penalty alpha and noise level beta of every stage: the start `(b, l, h, w')` to two `(b, stages, 1, 1)`."""
 
     def __init__(self, in_channels: int, stages: int, *, width: int = 64) -> None:
         super().__init__()

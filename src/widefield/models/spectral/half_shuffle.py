@@ -5,8 +5,8 @@ Paper   Degradation-Aware Unfolding Half-Shuffle Transformer for Spectral Compre
         arXiv:2205.10102.
 Facts   the shuffled half grows with the square of the number of windows.
 *differs*: the code ties the table of positions between windows to maps of 256 x 320 and fails on others. Here the
-table belongs to a grid of windows; for another grid it is interpolated linearly along rows and columns of both ends,
-and for its own it is used as it is. Maps are padded to what the windows of the lowest level need.
+table belongs to a grid of windows; for another grid it is interpolated linearly along rows and columns of both
+ends, and for its own it is used as it is. Maps are padded to what the windows of the lowest level need.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class HalfShuffleAttention(nn.Module):
         super().__init__()
         if channels % heads or (heads > 1 and heads % 2):
             raise ValueError(
-                f"HalfShuffleAttention needs one head or an even number that divides the channels, got {heads} heads "
-                f"for {channels} channels"
+                "HalfShuffleAttention needs one head or an even number that divides the channels, got "
+                f"{heads} heads for {channels} channels"
             )
         self.heads, self.window, self.grid = heads, window, tuple(grid)
         self.query = Pointwise(channels, channels, bias=False)

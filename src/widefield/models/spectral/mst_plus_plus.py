@@ -52,7 +52,7 @@ class SpectralTransformer(nn.Module):
 
 
 class SpectralBody(nn.Module):
-    """`conv, stages, conv`, and the output of the first convolution. `(b, in, h, w)` to `(b, out, h, w)`, any size.
+    """`conv, stages, conv`, plus what the first convolution gave: `(b, in, h, w)` to `(b, out, h, w)`, any size.
 
     With 3 channels in, this is the network for spectra from RGB.
     """
