@@ -20,7 +20,7 @@ from widefield.imaging.dispersion import roll_back, roll_forward
 from widefield.imaging.sensing import backproject, energy, measure
 from widefield.models.spectral.network import SnapshotNetwork, network
 from widefield.models.spectral.unfolding_unet import UnfoldingUNet, unet_table
-from widefield.weights.reference import Table, reference
+from widefield.weights.reference import reference
 
 
 @network(
@@ -72,8 +72,8 @@ class ADMMNet(SnapshotNetwork):
 
 
 @reference("mst", ADMMNet)
-def _admm_net(module: ADMMNet) -> Table:
-    table: dict[str, str | tuple[str, ...] | None] = {}
+def _admm_net(module: ADMMNet) -> dict[str, str]:
+    table: dict[str, str] = {}
     for stage, unet in enumerate(module.denoisers):
         assert isinstance(unet, UnfoldingUNet)
         table[f"penalties.{stage}"] = f"gamma{stage + 1}"

@@ -20,7 +20,7 @@ from widefield.imaging.dispersion import roll_back, roll_forward
 from widefield.imaging.sensing import backproject, energy, measure
 from widefield.models.spectral.network import SnapshotNetwork, network
 from widefield.models.spectral.unfolding_unet import UnfoldingUNet, unet_table
-from widefield.weights.reference import Table, reference
+from widefield.weights.reference import reference
 
 
 @network(
@@ -68,8 +68,8 @@ class GAPNet(SnapshotNetwork):
 
 
 @reference("mst", GAPNet)
-def _gap_net(module: GAPNet) -> Table:
-    table: dict[str, str | tuple[str, ...] | None] = {}
+def _gap_net(module: GAPNet) -> dict[str, str]:
+    table: dict[str, str] = {}
     for stage, unet in enumerate(module.denoisers):
         assert isinstance(unet, UnfoldingUNet)
         table |= unet_table(unet, f"denoisers.{stage}.", f"unet{stage + 1}.")

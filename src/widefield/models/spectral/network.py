@@ -37,9 +37,7 @@ class SnapshotNetwork(nn.Module):
         super().__init__()
         require_positive(type(self).__name__, bands=bands)
         if not isinstance(step, int) or step < 0:
-            raise ValueError(
-                f"{type(self).__name__}: step must be a whole number of columns, 0 or more; got {step!r}"
-            )
+            raise ValueError(f"{type(self).__name__}: step must be a whole number of columns, 0 or more; got {step!r}")
         self.bands, self.step = bands, step
 
     def check(self, y: Tensor, phi: Tensor | None) -> int:
