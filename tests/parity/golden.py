@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from widefield.weights import load_reference, reference_names
 
 TOLERANCE = 1e-6
+_THROUGH = "_through_"
 NOISE = 1e-12  # a gradient that is zero in exact arithmetic is rounding noise of this size against the others
 
 Tensors = dict[str, Tensor]
@@ -56,14 +57,16 @@ class Replay:
     """How to run a case.
 
     Attributes:
-        module: built from the configuration.
-        source: the naming of its state.
+        module: built from the configuration; any for a function, which has no state.
+        source: the naming of its state; None for a function.
         run: named inputs to named outputs; by default `{"y": module(x)}`.
+        unrelated: outputs of the case that were not made from its inputs; they are not compared.
     """
 
     module: nn.Module
-    source: str
+    source: str | None
     run: Callable[[Tensors], Tensors] | None = None
+    unrelated: frozenset[str] = frozenset()
 
 
 ADAPTERS: dict[str, Callable[[Case], Replay]] = {}
@@ -109,29 +112,42 @@ def deviation(found: Tensor, expected: Tensor, floor: float = 0.0) -> float:
 def compare(case: Case, replay: Replay) -> list[str]:
     """Runs forward and backward in float64; one line for everything that deviates."""
     module = replay.module.double()
-    load_reference(module, case.state, source=replay.source)
+    names: dict[str, str] = {}
+    if replay.source is not None:
+        load_reference(module, case.state, source=replay.source)
+        names = reference_names(module, replay.source)
     module.train(case.training)
-    names = reference_names(module, replay.source)
     inputs = {name: x.clone().requires_grad_(x.is_floating_point()) for name, x in case.inputs.items()}
     outputs = replay.run(inputs) if replay.run else {"y": module(inputs["x"])}
 
     found: list[tuple[str, Tensor | None, Tensor, float]] = [
-        (f"out/{name}", outputs.get(name), expected, 0.0) for name, expected in case.outputs.items()
+        (f"out/{name}", outputs.get(name), expected, 0.0)
+        for name, expected in case.outputs.items()
+        if name not in replay.unrelated
     ]
     buffers = dict(module.named_buffers())
     found += [
         (f"out/buffer/{name}", buffers.get(names.get(name, "")), expected, 0.0)
         for name, expected in case.buffers.items()
     ]
-    if case.gradients:
+    # `grad/x_through_y` is the vector-Jacobian product of the output y alone.
+    for name in [name for name in case.gradients if _THROUGH in name]:
+        source, _, output = name.partition(_THROUGH)
+        expected = case.gradients[name]
+        (gradient,) = torch.autograd.grad(
+            outputs[output], inputs[source], case.cotangents[output], retain_graph=True
+        )
+        found.append((f"grad/{name}", gradient, expected, 0.0))
+    summed = {name: g for name, g in case.gradients.items() if _THROUGH not in name}
+    if summed:
         loss = sum((outputs[name] * cotangent).sum() for name, cotangent in case.cotangents.items())
         assert isinstance(loss, Tensor)
         loss.backward()
         leaves = {name: x.grad for name, x in inputs.items()}
         parameters = dict(module.named_parameters())
         leaves |= {theirs: parameters[ours].grad for theirs, ours in names.items() if ours in parameters}
-        size = max(g.abs().max().item() for g in case.gradients.values())
-        for name, expected in case.gradients.items():
+        size = max(g.abs().max().item() for g in summed.values())
+        for name, expected in summed.items():
             gradient = leaves.get(name)
             if gradient is None and name in leaves:
                 gradient = torch.zeros_like(expected)

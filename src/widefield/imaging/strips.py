@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large scenes in strips of rows, in bounded memory.
 
-A sensor row sees one row of the scene, so a strip of rows is a whole problem of its own; a tile cut out of the columns
-is not, since dispersion carries light of its neighbours into it. Strips overlap, and are faded into each other.
+A sensor row sees one row of the scene, so a strip of rows is a whole problem of its own; a tile cut out of the
+columns is not, since dispersion carries light of its neighbours into it. Strips overlap, and are faded into each
+other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def strips(height: int, rows: int, overlap: int) -> list[tuple[int, int]]:
         ValueError: strips that do not advance.
     """
     if rows < 1 or not 0 <= overlap < rows:
-        raise ValueError(f"strips need at least one row and an overlap below their height, got {rows} and {overlap}")
+        raise ValueError(
+            f"strips need at least one row and an overlap below their height, got {rows} and {overlap}"
+        )
     if height <= rows:
         return [(0, height)]
     count = -(-(height - overlap) // (rows - overlap))

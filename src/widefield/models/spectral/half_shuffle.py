@@ -1,223 +1,194 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half-shuffle attention, of DAUHST: half of the heads look near, half look far.
-
-The map is cut in windows. Local heads attend among the positions of one window. Shuffled heads attend among the
-positions that have the same place in their windows, one of each window, so over the whole map in strides. Both
-add a learnt table to the logits, one number for each pair of positions of a sequence.
+"""HST, the Half-Shuffle Transformer: attention inside windows, and between the same places of all windows.
 
 Paper   Degradation-Aware Unfolding Half-Shuffle Transformer for Spectral Compressive Imaging, NeurIPS 2022,
         arXiv:2205.10102.
-Facts   multiply-adds of attention: 64 n c for the local half and n^2 c / 64 for the shuffled one, at n positions.
-Differs the shuffled table is as long as there are windows, which ties the published network to one size; here it
-        is interpolated at other sizes, and taken as it is at its own.
+Facts   the shuffled half grows with the square of the number of windows.
+*differs*: the code ties the table of positions between windows to maps of 256 x 320 and fails on others. Here the
+table belongs to a grid of windows; for another grid it is interpolated linearly along rows and columns of both
+ends, and for its own it is used as it is. Maps are padded to what the windows of the lowest level need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from widefield.core.errors import require_positive
-from widefield.core.numerics import float32_island, widen
+from widefield.core.pointwise import Pointwise
 from widefield.core.resample import resize_matrix
+from widefield.models.spectral.blocks import (
+    FEED_FORWARD,
+    Block,
+    Blocks,
+    FeedForward,
+    UShape,
+    crop,
+    nested,
+    reset_linear_,
+    u_names,
+)
+from widefield.models.spectral.network import pad_to_multiple
 from widefield.weights.reference import reference
 
-Pair = tuple[int, int]
 WINDOW = 8
 
 
-def table_at(table: Tensor, grid: Pair, wanted: Pair) -> Tensor:
-    """A table of the windows `grid` (rows, columns) for the windows `wanted`: `(heads, n, n)` to `(heads, m, m)`.
-
-    Bilinear over rows and columns, both of the window that asks and of the one that is asked.
-    """
-    if grid == wanted:
-        return table
-    with float32_island(table):
-        matrix = resize_matrix(grid, wanted, widen(table), align_corners=False)  # m n
-        return (matrix @ widen(table) @ matrix.mT).to(table.dtype)
-
-
 class HalfShuffleAttention(nn.Module):
-    """HS-MSA: attention within windows for one half of the heads, across windows for the other.
+    """HS-MSA. One half of the channels attends inside windows, the other between windows, place by place.
 
-    Shape: `(b, h, w, channels) -> (b, h, w, channels)`, h and w multiples of the window.
+    Shape: `(b, channels, h, w)` to the same; h and w multiples of the window.
 
     Args:
-        channels: of the input.
-        heads: a single head is local.
-        head_channels: width of a head.
-        grid: rows and columns of windows that the shuffled table is made for.
-        window: its height and width.
-        shuffled: how many heads attend across windows; half of them by default.
-
-    Raises:
-        ValueError: an option out of range; a map that the windows do not divide.
+        channels: in and out.
+        heads: half of them for each half. With one head there is the half inside windows alone.
+        grid: rows and columns of windows that the table between windows belongs to.
+        window: edge of a window.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        heads: int,
-        head_channels: int,
-        *,
-        grid: Pair,
-        window: Pair = (WINDOW, WINDOW),
-        shuffled: int | None = None,
-    ) -> None:
+    def __init__(self, channels: int, heads: int, *, grid: Sequence[int], window: int = WINDOW) -> None:
         super().__init__()
-        require_positive("HalfShuffleAttention", channels=channels, heads=heads, head_channels=head_channels)
-        if min(*grid, *window) < 1:
-            raise ValueError(f"HalfShuffleAttention: grid and window must be positive, got {grid} and {window}")
-        shuffled = heads // 2 if shuffled is None else shuffled
-        if not 0 <= shuffled <= heads:
-            raise ValueError(f"HalfShuffleAttention: {shuffled} of {heads} heads cannot be shuffled")
-        self.channels, self.heads, self.head_channels = channels, heads, head_channels
-        self.window, self.grid, self.local = window, grid, heads - shuffled
-        inner, places, windows = heads * head_channels, window[0] * window[1], grid[0] * grid[1]
-        self.query = nn.Linear(channels, inner, bias=False)
-        self.key_value = nn.Linear(channels, 2 * inner, bias=False)
-        self.project = nn.Linear(inner, channels)
-        self.local_table = nn.Parameter(torch.empty(self.local, places, places)) if self.local else None
-        self.shuffled_table = nn.Parameter(torch.empty(shuffled, windows, windows)) if shuffled else None
-        for table in (self.local_table, self.shuffled_table):
-            if table is not None:
-                nn.init.trunc_normal_(table)
-
-    def forward(self, x: Tensor) -> Tensor:
-        (rows, columns), (h, w) = self.window, x.shape[1:3]
-        if h % rows or w % columns:
+        if channels % heads or (heads > 1 and heads % 2):
             raise ValueError(
-                f"HalfShuffleAttention: windows of {rows} x {columns} do not divide a map of {h} x {w}; pad it"
+                "HalfShuffleAttention needs one head or an even number that divides the channels, got "
+                f"{heads} heads for {channels} channels"
             )
-        grid = (h // rows, w // columns)
-        cut = (x.shape[0], grid[0], rows, grid[1], columns, self.heads, self.head_channels)
-        qkv = [t.reshape(cut) for t in (self.query(x), *self.key_value(x).chunk(2, -1))]
-        halves = []
-        if self.local_table is not None:
-            halves.append(_attend([t[..., : self.local, :] for t in qkv], self.local_table, _WITHIN))
-        if self.shuffled_table is not None:
-            table = table_at(self.shuffled_table, self.grid, grid)
-            halves.append(_attend([t[..., self.local :, :] for t in qkv], table, _ACROSS))
-        return self.project(torch.cat(halves, -2).reshape(*x.shape[:3], -1))
-
-
-# Axes of a map cut in windows, 0 b, 1 grid row, 2 row, 3 grid column, 4 column, 5 head, 6 width of the head, in
-# the order batch (three axes), head, sequence (two axes), width.
-_WITHIN = (0, 1, 3, 5, 2, 4, 6)
-_ACROSS = (0, 2, 4, 5, 1, 3, 6)
-
-
-def _attend(qkv: list[Tensor], table: Tensor, order: tuple[int, ...]) -> Tensor:
-    """Attention along the sequences of `order`; shapes as `qkv`."""
-    q, k, v = (t.permute(order) for t in qkv)
-    sequences = (t.flatten(4, 5).flatten(0, 2) for t in (q, k, v))  # b' heads n d
-    y = F.scaled_dot_product_attention(*sequences, attn_mask=table[None])
-    return y.reshape(q.shape).permute([order.index(axis) for axis in range(7)])
-
-
-class FeedForward(nn.Module):
-    """Widened, depth-wise 3x3, narrowed again; no biases. Shape: `(b, h, w, channels)`, kept.
-
-    Args:
-        channels: of the input.
-        expansion: how much wider it is inside.
-    """
-
-    def __init__(self, channels: int, *, expansion: int = 4) -> None:
-        super().__init__()
-        require_positive("FeedForward", channels=channels, expansion=expansion)
-        inner = channels * expansion
-        self.widen = nn.Conv2d(channels, inner, 1, bias=False)
-        self.spatial = nn.Conv2d(inner, inner, 3, padding=1, groups=inner, bias=False)
-        self.narrow = nn.Conv2d(inner, channels, 1, bias=False)
+        self.heads, self.window, self.grid = heads, window, tuple(grid)
+        self.query = Pointwise(channels, channels, bias=False)
+        self.key_value = Pointwise(channels, 2 * channels, bias=False)
+        self.project = Pointwise(channels, channels)
+        tokens, windows = window**2, self.grid[0] * self.grid[1]
+        self.local = nn.Parameter(torch.empty(max(1, heads // 2), tokens, tokens))
+        nn.init.trunc_normal_(self.local)
+        self.shuffled = None
+        if heads > 1:
+            self.shuffled = nn.Parameter(torch.empty(heads // 2, windows, windows))
+            nn.init.trunc_normal_(self.shuffled)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = F.gelu(self.spatial(F.gelu(self.widen(x.permute(0, 3, 1, 2)))))
-        return self.narrow(features).permute(0, 2, 3, 1)
+        q, (k, v) = self.query(x), self.key_value(x).chunk(2, 1)
+        if self.shuffled is None:
+            return self.project(self._inside(q, k, v))
+        inside, between = zip(*(t.chunk(2, 1) for t in (q, k, v)), strict=True)
+        return self.project(self._inside(*inside), self._between(*between, self.shuffled))
+
+    def _inside(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Tokens of one window: `(b, windows, g, tokens, d)`."""
+        parts = [self._windows(t).permute(0, 3, 5, 1, 4, 6, 2) for t in (q, k, v)]
+        shape = parts[0].shape
+        y = attend(*(t.flatten(4, 5).flatten(0, 2) for t in parts), self.local)
+        return y.view(shape).permute(0, 3, 6, 1, 4, 2, 5).reshape(q.shape)
+
+    def _between(self, q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+        """One token of every window: `(b, tokens, g, windows, d)`."""
+        parts = [self._windows(t).permute(0, 4, 6, 1, 3, 5, 2) for t in (q, k, v)]
+        shape = parts[0].shape
+        y = attend(*(t.flatten(4, 5).flatten(0, 2) for t in parts), self._fitted(table, shape[4:6]))
+        return y.view(shape).permute(0, 3, 6, 4, 1, 5, 2).reshape(q.shape)
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """`(b, g d, h, w)` to `(b, g, d, rows, window, columns, window)`."""
+        groups = max(1, self.heads // 2)
+        return x.unflatten(1, (groups, -1)).unflatten(-1, (-1, self.window)).unflatten(-3, (-1, self.window))
+
+    def _fitted(self, table: Tensor, grid: Sequence[int]) -> Tensor:
+        """The table of a grid of windows: its own, or interpolated."""
+        if tuple(grid) == self.grid:
+            return table
+        move = resize_matrix(self.grid, tuple(grid), table, align_corners=False)
+        return move @ table @ move.mT
 
 
-class HalfShuffleLayer(nn.Module):
-    """`x + HSMSA(LN x)`, then `x + FFN(LN x)`. Shape: `(b, h, w, channels)`, kept.
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """`softmax(q k^T / sqrt(d) + bias) v` on `(b, g, n, d)`, with a bias `(g, n, n)` for all of them."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype)[None])
+
+
+class HalfShuffleTransformer(nn.Module):
+    """HST: a U of half-shuffle blocks; the first `out_channels` of the input are added to what comes out.
+
+    Shape: `(b, in_channels, h, w)` to `(b, out_channels, h, w)`, any size.
 
     Args:
-        channels, heads, head_channels, grid, window: of the attention.
-    """
-
-    def __init__(
-        self, channels: int, heads: int, head_channels: int, *, grid: Pair, window: Pair = (WINDOW, WINDOW)
-    ) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(channels)
-        self.attention = HalfShuffleAttention(channels, heads, head_channels, grid=grid, window=window)
-        self.feed_forward_norm = nn.LayerNorm(channels)
-        self.feed_forward = FeedForward(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.feed_forward_norm(x))
-
-
-class HalfShuffleBlock(nn.Module):
-    """HSAB: layers one after the other. Shape: `(b, channels, h, w)`, kept; h and w multiples of the window.
-
-    Args:
-        channels, heads, head_channels, grid, window: of the attention.
-        layers: how many.
+        in_channels, out_channels: of the map.
+        width: at the top of the U, and of every head.
+        blocks: at each level, the bottom last.
+        size: `(h, w)` that the tables of positions belong to; at others they are interpolated.
     """
 
     def __init__(
         self,
-        channels: int,
-        heads: int,
-        head_channels: int,
+        in_channels: int = 29,
+        out_channels: int = 28,
         *,
-        grid: Pair,
-        window: Pair = (WINDOW, WINDOW),
-        layers: int = 1,
+        width: int = 28,
+        blocks: Sequence[int] = (1, 1, 1),
+        size: tuple[int, int] = (256, 310),
     ) -> None:
         super().__init__()
-        require_positive("HalfShuffleBlock", layers=layers)
-        self.layers = nn.Sequential(
-            *(HalfShuffleLayer(channels, heads, head_channels, grid=grid, window=window) for _ in range(layers))
-        )
+        self.out_channels, self.blocks = out_channels, tuple(blocks)
+        self.multiple = WINDOW << (len(self.blocks) - 1)
+        self.grid = [-(-edge // self.multiple) * self.multiple // WINDOW for edge in size]
+        self.embed = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.u = UShape(width, len(self.blocks) - 1, self._blocks)
+        self.map = nn.Conv2d(width, out_channels, 3, padding=1, bias=False)
+        reset_linear_(self)
+
+    def _blocks(self, level: int, width: int) -> Blocks:
+        grid = [edge >> level for edge in self.grid]
+        attentions = [HalfShuffleAttention(width, 1 << level, grid=grid) for _ in range(self.blocks[level])]
+        return Blocks([Block(width, attention, first_norm=True) for attention in attentions])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        height, width = x.shape[2:]
+        x = pad_to_multiple(x, self.multiple)
+        y = self.map(self.u(self.embed(x))) + x[:, : self.out_channels]
+        return crop(y, height, width)
 
 
-@reference("mst", HalfShuffleAttention)
-def attention_table(module: HalfShuffleAttention) -> dict[str, str]:
-    """Attention with local heads only has one table, under another name."""
-    return {
+def attention_names(module: HalfShuffleAttention) -> dict[str, str]:
+    """The toolbox's."""
+    alone = module.shuffled is None
+    table = {
         "query": "to_q",
         "key_value": "to_kv",
         "project": "to_out",
-        "local_table": "pos_emb" if module.shuffled_table is None else "pos_emb1",
-        "shuffled_table": "pos_emb2",
+        "local": "pos_emb" if alone else "pos_emb1",
     }
+    return table if alone else table | {"shuffled": "pos_emb2"}
+
+
+def block_names(block: Block) -> dict[str, str]:
+    """Both parts behind a norm."""
+    assert isinstance(block.attention, HalfShuffleAttention)
+    table = {f"attention.{a}": f"0.fn.{b}" for a, b in attention_names(block.attention).items()}
+    table |= {f"feed_forward.{a}": f"1.fn.{b}" for a, b in FEED_FORWARD.items()}
+    return table | {"first_norm": "0.norm", "second_norm": "1.norm"}
+
+
+def transformer_names(module: HalfShuffleTransformer) -> dict[str, str]:
+    """The toolbox's."""
+    table = nested(u_names(len(module.blocks) - 1, ours="u."), block_names, module)
+    return table | {"embed": "embedding", "map": "mapping"}
+
+
+@reference("mst", HalfShuffleAttention)
+def _attention(module: HalfShuffleAttention) -> dict[str, str]:
+    return attention_names(module)
+
+
+@reference("mst", HalfShuffleTransformer)
+def _transformer(module: HalfShuffleTransformer) -> dict[str, str]:
+    return transformer_names(module)
+
+
+@reference("mst", Blocks)
+def _blocks(module: Blocks) -> dict[str, str]:
+    return nested({"": ""}, block_names, module)
 
 
 @reference("mst", FeedForward)
-def feed_forward_table(module: FeedForward) -> dict[str, str]:
-    return {"widen": "net.0", "spatial": "net.2", "narrow": "net.4"}
-
-
-@reference("mst", HalfShuffleBlock)
-def block_table(module: HalfShuffleBlock) -> dict[str, str]:
-    table: dict[str, str] = {}
-    for i, layer in enumerate(module.layers):
-        assert isinstance(layer, HalfShuffleLayer)
-        ours, theirs = f"layers.{i}.", f"blocks.{i}."
-        table |= {f"{ours}attention_norm": f"{theirs}0.norm", f"{ours}feed_forward_norm": f"{theirs}1.norm"}
-        table |= below(f"{ours}attention.", f"{theirs}0.fn.", attention_table(layer.attention))
-        table |= below(f"{ours}feed_forward.", f"{theirs}1.fn.", feed_forward_table(layer.feed_forward))
-    return table
-
-
-def below(ours: str, theirs: str, table: Mapping[str, str]) -> dict[str, str]:
-    """The table of a part, for the whole that holds it under these prefixes."""
-    return {ours + key: theirs + value for key, value in table.items()}
+def _feed_forward(module: FeedForward) -> dict[str, str]:
+    return FEED_FORWARD

@@ -2,8 +2,8 @@
 """What the reconstruction networks share: their inputs, their names, and one line of errors.
 
 Every network is `forward(y, phi) -> cube`: the raw measurement `(b, h, w')`, the dispersed mask `(l, h, w')` or
-`(b, l, h, w')`, the cube `(b, l, h, w)`. What else a paper feeds its network (the measurement shifted back, the plain
-mask, the energy of Phi) follows from these two, so any network runs on any snapshot operator.
+`(b, l, h, w')`, the cube `(b, l, h, w)`. What else a paper feeds its network (the measurement shifted back, the
+plain mask, the energy of Phi) follows from these two, so any network runs on any snapshot operator.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class SnapshotNetwork(nn.Module):
         super().__init__()
         require_positive(type(self).__name__, bands=bands)
         if not isinstance(step, int) or step < 0:
-            raise ValueError(f"{type(self).__name__}: step must be a whole number of columns, 0 or more; got {step!r}")
+            raise ValueError(
+                f"{type(self).__name__}: step must be a whole number of columns, 0 or more; got {step!r}"
+            )
         self.bands, self.step = bands, step
 
     def check(self, y: Tensor, phi: Tensor | None) -> int:
@@ -103,8 +105,8 @@ _NETWORKS: dict[str, NetworkEntry] = {}
 _Class = TypeVar("_Class", bound=Callable[..., SnapshotNetwork])
 # One file a paper; each registers its sizes.
 _FILES = (
-    "admm_net", "birnat", "bisrnet", "cst", "dauhst", "dgsmp", "gap_net", "hdnet", "lambda_net", "mst", "mst_plus_plus",
-    "tsa_net",
+    "admm_net", "birnat", "bisrnet", "cst", "dauhst", "dgsmp", "gap_net", "hdnet", "lambda_net", "mst",
+    "mst_plus_plus", "tsa_net",
 )  # fmt: skip
 
 

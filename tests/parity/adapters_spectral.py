@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters of the reconstruction transformers."""
+
+from __future__ import annotations
+
+import pytest
+from golden import Case, Replay, Tensors, adapter
+from torch import Tensor
+
+from widefield.models.spectral.blocks import Block, Blocks, FeedForward
+from widefield.models.spectral.dauhst import DAUHST, DegradationEstimator
+from widefield.models.spectral.half_shuffle import HalfShuffleAttention, HalfShuffleTransformer
+from widefield.models.spectral.mst import MST, MaskGuide, SpectralAttention
+from widefield.models.spectral.mst_plus_plus import MSTPlusPlus, SpectralTransformer
+
+
+def channels_first(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 1, 2)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1)
+
+
+@adapter("mst_msa", "s_msa")
+def spectral_attention(case: Case) -> Replay:
+    config = case.config
+    step = 2 / 4 ** config.get("level", 0)
+    module = SpectralAttention(
+        config["dim"], config["heads"], head_width=config["dim_head"], step=step, guided=config["mask_guided"]
+    )
+
+    def run(inputs: Tensors) -> Tensors:
+        # The original reads the first sample's mask for the whole batch.
+        masks = [channels_first(inputs["mask"][:1])] if config["mask_guided"] else []
+        return {"y": channels_last(module(channels_first(inputs["x"]), *masks))}
+
+    return Replay(module, "mst", run)
+
+
+@adapter("mask_guided_mechanism")
+def mask_guide(case: Case) -> Replay:
+    module = MaskGuide(case.config["channels"])
+    width = case.outputs["y"].shape[-1]
+    return Replay(module, "mst", lambda inputs: {"y": module(inputs["mask"], width, 2.0)})
+
+
+@adapter("mst")
+def mst(case: Case) -> Replay:
+    config = case.config
+    if not case.state:
+        pytest.skip("the trained weights of this case are tested in tests/models/spectral/test_pretrained.py")
+    module = MST(config["bands"], 2, blocks=config["blocks"])
+    return Replay(module, "mst", lambda inputs: {"y": module.body(inputs["x"], inputs["Phi"])})
+
+
+@adapter("sst")
+def sst(case: Case) -> Replay:
+    config = case.config
+    module = SpectralTransformer(
+        config["in_channels"], config["out_channels"], width=config["dim"], blocks=config["blocks"]
+    )
+    return Replay(module, "mst")
+
+
+@adapter("mstpp")
+def mst_plus_plus(case: Case) -> Replay:
+    config = case.config
+    module = MSTPlusPlus(config["bands"], 2, stages=config["stages"], width=config["dim"])
+    return Replay(module, "mst", lambda inputs: {"y": module.reconstruct(inputs["H"], inputs["mask"])})
+
+
+@adapter("hs_msa")
+def half_shuffle_attention(case: Case) -> Replay:
+    config = case.config
+    rows, columns = (edge // 8 for edge in case.inputs["x"].shape[1:3])
+    module = HalfShuffleAttention(config["dim"], config["heads"], grid=(rows, columns), window=config["window"][0])
+    return Replay(module, "mst", lambda inputs: {"y": channels_last(module(channels_first(inputs["x"])))})
+
+
+@adapter("hsab")
+def half_shuffle_blocks(case: Case) -> Replay:
+    config = case.config
+    rows, columns = (edge // 8 for edge in case.inputs["x"].shape[2:])
+    dim, heads = config["dim"], config["heads"]
+    blocks = [
+        Block(dim, HalfShuffleAttention(dim, heads, grid=(rows, columns)), first_norm=True)
+        for _ in range(config["blocks"])
+    ]
+    return Replay(Blocks(blocks), "mst")
+
+
+@adapter("hst")
+def half_shuffle_transformer(case: Case) -> Replay:
+    config = case.config
+    module = HalfShuffleTransformer(
+        config["in_channels"], config["out_channels"], width=config["dim"], blocks=config["blocks"],
+        size=tuple(case.inputs["x"].shape[2:]),
+    )  # fmt: skip
+    return Replay(module, "mst")
+
+
+@adapter("dauhst_ffn")
+def feed_forward(case: Case) -> Replay:
+    module = FeedForward(case.config["dim"], case.config["mult"])
+    return Replay(module, "mst", lambda inputs: {"y": channels_last(module(channels_first(inputs["x"])))})
+
+
+@adapter("degradation_estimator")
+def estimator(case: Case) -> Replay:
+    config = case.config
+    module = DegradationEstimator(config["in_channels"], config["stages"], width=config["channels"])
+    return Replay(module, "mst", lambda inputs: dict(zip(("alpha", "beta"), module(inputs["x"]), strict=True)))
+
+
+@adapter("dauhst")
+def dauhst(case: Case) -> Replay:
+    config = case.config
+    module = DAUHST(
+        config["bands"], config["step"], stages=config["stages"], width=config["dim"], blocks=config["blocks"],
+        estimator_width=config["estimator_channels"], size=(config["height"], config["width"]),
+    )  # fmt: skip
+
+    def run(inputs: Tensors) -> Tensors:
+        start, alpha, beta = module.begin(inputs["y"], inputs["Phi"])
+        first_rows = start[:, :, : case.outputs["initial_first_rows"].shape[2]]
+        cube = module(inputs["y"], inputs["Phi"])
+        return {"x": cube, "initial_first_rows": first_rows, "alpha": alpha, "beta": beta}
+
+    return Replay(module, "mst", run)
