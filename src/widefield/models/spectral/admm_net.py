@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from widefield.core.errors import require_positive
-from widefield.imaging.dispersion import roll_back, roll_forward
-from widefield.imaging.sensing import backproject, energy, measure
+from widefield.core.numerics import widen
+from widefield.imaging import backproject, energy, project_admm, roll_back, roll_forward
 from widefield.models.spectral.network import SnapshotNetwork, network
 from widefield.models.spectral.unfolding_unet import UnfoldingUNet, unet_table
-from widefield.weights.reference import Table, reference
+from widefield.weights.reference import reference
 
 
 @network(
@@ -58,22 +58,22 @@ class ADMMNet(SnapshotNetwork):
         self.denoisers = nn.ModuleList(UnfoldingUNet(bands, widths=widths) for _ in range(stages))
 
     def forward(self, y: Tensor, phi: Tensor) -> Tensor:
-        width = self.check(y, phi)
-        phi_s = energy(phi)
+        width, dtype = self.check(y, phi), y.dtype
+        y, phi = widen(y), widen(phi)  # dim pixels divide by little, which half precision overflows on
+        total = energy(phi)
         theta = backproject(y, phi)  # b l h w'
-        multiplier = torch.zeros_like(theta)
+        b = torch.zeros_like(theta)
         for gamma, denoise in zip(self.penalties, self.denoisers, strict=True):
-            z = theta + multiplier
-            x = z + backproject((y - measure(z, phi)) / (phi_s + gamma), phi)
-            theta = roll_forward(denoise(roll_back(x - multiplier, self.step)), self.step)
-            multiplier = multiplier - (x - theta)
+            x = project_admm(theta, b, y, phi, total, gamma)
+            theta = roll_forward(denoise(roll_back(x - b, self.step).to(dtype)), self.step)
+            b = b - (x - theta)
         cube = theta if self.dispersed_output else roll_back(theta, self.step)
-        return cube[..., :width]
+        return cube[..., :width].to(dtype)
 
 
 @reference("mst", ADMMNet)
-def _admm_net(module: ADMMNet) -> Table:
-    table: dict[str, str | tuple[str, ...] | None] = {}
+def _admm_net(module: ADMMNet) -> dict[str, str]:
+    table: dict[str, str] = {}
     for stage, unet in enumerate(module.denoisers):
         assert isinstance(unet, UnfoldingUNet)
         table[f"penalties.{stage}"] = f"gamma{stage + 1}"

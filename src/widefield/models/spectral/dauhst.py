@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from widefield.core.errors import require_positive
+from widefield.core.numerics import widen
 from widefield.core.pointwise import Pointwise
 from widefield.imaging import (
     disperse,
@@ -88,15 +89,16 @@ class DAUHST(SnapshotNetwork):
         )
 
     def forward(self, y: Tensor, phi: Tensor) -> Tensor:
-        width = self.check(y, phi)
+        width, dtype = self.check(y, phi), y.dtype
         z, alphas, betas = self.begin(y, phi)
+        y, phi = widen(y), widen(phi)  # dim pixels divide by little, which half precision overflows on
         total = energy(phi)
         for k, denoise in enumerate(self.denoisers):
             x = roll_back(project_hqs(z, y, phi, total, alphas[:, k]), self.step)  # (b, l, h, w')
-            z = denoise(torch.cat([x, betas[:, k, None].expand_as(x[:, :1])], 1))
+            z = denoise(torch.cat([x, betas[:, k, None].expand_as(x[:, :1])], 1).to(dtype))
             if k < len(self.denoisers) - 1:
                 z = roll_forward(z, self.step)
-        return z[..., :width]
+        return z[..., :width].to(dtype)
 
     def begin(self, y: Tensor, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The start `(b, l, h, w')`, and alpha and beta, `(b, stages, 1, 1)` each."""

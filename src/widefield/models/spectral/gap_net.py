@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from widefield.core.errors import require_positive
-from widefield.imaging.dispersion import roll_back, roll_forward
-from widefield.imaging.sensing import backproject, energy, measure
+from widefield.core.numerics import widen
+from widefield.imaging import backproject, energy, project_gap, roll_back, roll_forward
 from widefield.models.spectral.network import SnapshotNetwork, network
 from widefield.models.spectral.unfolding_unet import UnfoldingUNet, unet_table
-from widefield.weights.reference import Table, reference
+from widefield.weights.reference import reference
 
 
 @network(
@@ -57,19 +57,20 @@ class GAPNet(SnapshotNetwork):
         self.denoisers = nn.ModuleList(UnfoldingUNet(bands, widths=widths) for _ in range(stages))
 
     def forward(self, y: Tensor, phi: Tensor) -> Tensor:
-        width = self.check(y, phi)
-        phi_s = energy(phi)
+        width, dtype = self.check(y, phi), y.dtype
+        y, phi = widen(y), widen(phi)  # dim pixels divide by little, which half precision overflows on
+        total = energy(phi)
         x = backproject(y, phi)  # b l h w'
         for denoise in self.denoisers:
-            x = x + backproject((y - measure(x, phi)) / phi_s, phi)
-            x = roll_forward(denoise(roll_back(x, self.step)), self.step)
+            x = roll_back(project_gap(x, y, phi, total), self.step)
+            x = roll_forward(denoise(x.to(dtype)), self.step)
         cube = x if self.dispersed_output else roll_back(x, self.step)
-        return cube[..., :width]
+        return cube[..., :width].to(dtype)
 
 
 @reference("mst", GAPNet)
-def _gap_net(module: GAPNet) -> Table:
-    table: dict[str, str | tuple[str, ...] | None] = {}
+def _gap_net(module: GAPNet) -> dict[str, str]:
+    table: dict[str, str] = {}
     for stage, unet in enumerate(module.denoisers):
         assert isinstance(unet, UnfoldingUNet)
         table |= unet_table(unet, f"denoisers.{stage}.", f"unet{stage + 1}.")

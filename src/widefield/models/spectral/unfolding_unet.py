@@ -4,8 +4,8 @@
 Papers  GAP-net for Snapshot Compressive Imaging, arXiv:2012.08364; the form of the toolbox caiyuanhao1998/MST.
 Facts   no normalisation, two max-poolings, skips by concatenation; the answer is the input plus a tanh, so no
         value moves by more than 1.
-Differs pads to a multiple of 8 where its two poolings need 4, as the toolbox does: the zeros that convolutions meet
-        beyond the padding are then as far away as in training. Smaller maps than the padding are padded too.
+Differs pads to a multiple of 8 where its two poolings need 4, as the toolbox does: the zeros that convolutions
+        meet beyond the padding are then as far away as in training. Maps smaller than the padding are padded too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from widefield.core.errors import require_positive
 from widefield.models.spectral.network import pad_to_multiple
-from widefield.weights.reference import Table, reference
+from widefield.weights.reference import reference
 
 
 def double_convolution(in_channels: int, out_channels: int) -> nn.Sequential:
@@ -69,9 +69,9 @@ class UnfoldingUNet(nn.Module):
         return (x + self.leave(features).tanh())[..., :height, :width]
 
 
-def unet_table(unet: UnfoldingUNet, ours: str = "", theirs: str = "") -> Table:
+def unet_table(unet: UnfoldingUNet, ours: str = "", theirs: str = "") -> dict[str, str]:
     """Names of a U-Net that stands at the prefix `ours` here and at `theirs` there."""
-    table: dict[str, str | tuple[str, ...] | None] = {f"{ours}leave": f"{theirs}conv_last"}
+    table: dict[str, str] = {f"{ours}leave": f"{theirs}conv_last"}
     deepest = len(unet.encode)
     for level in range(deepest):
         for layer in (0, 2):
@@ -85,5 +85,5 @@ def unet_table(unet: UnfoldingUNet, ours: str = "", theirs: str = "") -> Table:
 
 
 @reference("mst", UnfoldingUNet)
-def _unet(module: UnfoldingUNet) -> Table:
+def _unet(module: UnfoldingUNet) -> dict[str, str]:
     return unet_table(module)
