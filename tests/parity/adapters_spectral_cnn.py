@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters of the convolutional reconstruction networks: HDNet, lambda-Net, TSA-Net."""
+
+from __future__ import annotations
+
+from golden import Case, Replay, Tensors, adapter
+from torch import nn
+
+from widefield.models.spectral.frequency_loss import frequency_domain_loss
+from widefield.models.spectral.hdnet import EFF, HDNet, SDLAttention
+
+
+@adapter("hdnet")
+def hdnet(case: Case) -> Replay:
+    config = case.config
+    module = HDNet(
+        config["bands"],
+        features=config["features"],
+        blocks=(config["res_blocks_before"], config["res_blocks_after"]),
+    )
+    return Replay(module, "mst", lambda inputs: {"y": module.body(inputs["H"])})
+
+
+@adapter("sdl_attention")
+def sdl_attention(case: Case) -> Replay:
+    return Replay(SDLAttention(case.config["channels"]), "mst")
+
+
+@adapter("eff")
+def eff(case: Case) -> Replay:
+    return Replay(EFF(case.config["channels"], case.config["splits"]), "mst")
+
+
+@adapter("fdl_loss")
+def fdl_loss(case: Case) -> Replay:
+    options = dict(case.config)
+    weight = options.pop("loss_weight", 1.0)
+
+    def run(inputs: Tensors) -> Tensors:
+        return {"loss": frequency_domain_loss(inputs["pred"], inputs["target"], weight=weight, **options)}
+
+    return Replay(nn.Identity(), None, run)
