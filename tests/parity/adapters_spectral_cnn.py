@@ -8,6 +8,7 @@ from torch import nn
 
 from widefield.models.spectral.frequency_loss import frequency_domain_loss
 from widefield.models.spectral.hdnet import EFF, HDNet, SDLAttention
+from widefield.models.spectral.lambda_net import LambdaNet, LambdaNetAttention
 
 
 @adapter("hdnet")
@@ -40,3 +41,19 @@ def fdl_loss(case: Case) -> Replay:
         return {"loss": frequency_domain_loss(inputs["pred"], inputs["target"], weight=weight, **options)}
 
     return Replay(nn.Identity(), None, run)
+
+
+@adapter("lambda_net")
+def lambda_net(case: Case) -> Replay:
+    """The widths are those of the state: a reduced case may narrow one of them further than it says."""
+    widths = []
+    while names := [n for n in case.state if n.startswith(f"conv_down{len(widths) + 1}.") and n.endswith(".0.bias")]:
+        widths.append(case.state[names[0]].shape[0])
+    module = LambdaNet(case.config["bands"], widths=widths)
+    return Replay(module, "mst", lambda inputs: {"y": module(inputs["y"], inputs["Phi"])})
+
+
+@adapter("lambda_attention")
+def lambda_attention(case: Case) -> Replay:
+    config = case.config
+    return Replay(LambdaNetAttention(config["dim"], inner=config["qk_dim"]), "mst")

@@ -129,16 +129,16 @@ def u_names(levels: int, *, ours: str = "", per_level: int = 2) -> dict[str, str
     return table
 
 
-def nested(
-    outer: dict[str, str], inner: Callable[[nn.Module], dict[str, str]], module: nn.Module
-) -> dict[str, str]:
+def nested(outer: dict[str, str], inner: Callable[[nn.Module], dict[str, str]], module: nn.Module) -> dict[str, str]:
     """A table whose entries are modules with tables of their own."""
     table: dict[str, str] = {}
     for ours, theirs in outer.items():
         part = module.get_submodule(ours)
         if isinstance(part, Blocks):
             for j, block in enumerate(part.blocks):
-                table |= {f"{ours}.blocks.{j}.{a}": f"{theirs}.blocks.{j}.{b}" for a, b in inner(block).items()}
+                table |= {
+                    f"{ours}.blocks.{j}.{a}": f"{theirs}.blocks.{j}.{b}" for a, b in inner(block).items()
+                }
         else:
             table[ours] = theirs
     return table

@@ -7,8 +7,8 @@
 Paper   HDNet: High-resolution Dual-domain Learning for Spectral Compressive Imaging, CVPR 2022, arXiv:2203.02149
         (frequency domain learning); the form is that of Focal Frequency Loss for Image Reconstruction and
         Synthesis, ICCV 2021, arXiv:2012.12821.
-*differs*: a map whose edges the patches do not divide is extended by zero difference, which adds nothing to the sum;
-the mean is over the true positions. Two equal cubes have a loss and a gradient of zero.
+*differs*: a map whose edges the patches do not divide is extended by zero difference, which adds nothing to the
+sum; the mean is over the true positions. Two equal cubes have a loss and a gradient of zero.
 """
 
 from __future__ import annotations

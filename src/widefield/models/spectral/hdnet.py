@@ -62,7 +62,7 @@ class SDLAttention(nn.Module):
 
 
 class SpatialWeight(nn.Module):
-    """`x + x softmax_n(a)` with one map a for all channels: 1x1 each, norm, ReLU, maximum of 3x3, 1x1, norm, ReLU."""
+    """`x + x softmax_n(a)`, one map a for all channels: 1x1 each, norm, ReLU, 3x3 maximum, 1x1, norm, ReLU."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
