@@ -9,6 +9,7 @@ from torch import nn
 from widefield.models.spectral.frequency_loss import frequency_domain_loss
 from widefield.models.spectral.hdnet import EFF, HDNet, SDLAttention
 from widefield.models.spectral.lambda_net import LambdaNet, LambdaNetAttention
+from widefield.models.spectral.tsa_net import Res2Net, TSABlock
 
 
 @adapter("hdnet")
@@ -47,7 +48,9 @@ def fdl_loss(case: Case) -> Replay:
 def lambda_net(case: Case) -> Replay:
     """The widths are those of the state: a reduced case may narrow one of them further than it says."""
     widths = []
-    while names := [n for n in case.state if n.startswith(f"conv_down{len(widths) + 1}.") and n.endswith(".0.bias")]:
+    while names := [
+        n for n in case.state if n.startswith(f"conv_down{len(widths) + 1}.") and n.endswith(".0.bias")
+    ]:
         widths.append(case.state[names[0]].shape[0])
     module = LambdaNet(case.config["bands"], widths=widths)
     return Replay(module, "mst", lambda inputs: {"y": module(inputs["y"], inputs["Phi"])})
@@ -57,3 +60,32 @@ def lambda_net(case: Case) -> Replay:
 def lambda_attention(case: Case) -> Replay:
     config = case.config
     return Replay(LambdaNetAttention(config["dim"], inner=config["qk_dim"]), "mst")
+
+
+@adapter("tsa_block")
+def tsa_block(case: Case) -> Replay:
+    """The originals put the heads before the samples of a batch."""
+    config = case.config
+    module = TSABlock(
+        config["in_channels"],
+        config["out_channels"],
+        heads=config["heads"],
+        size=tuple(config["space"]),
+        features=tuple(config["features"]),
+        halve=tuple(config["mode"]),
+        smooth=config["spectral_mask"],
+    )
+
+    def run(inputs: Tensors) -> Tensors:
+        x = module.enter(inputs["x"])
+        maps = (m.transpose(0, 1).flatten(0, 1) for m in module.maps(x))
+        names = ("attn_x", "attn_y", "attn_lambda")
+        return {"out": module.mix(x), **dict(zip(names, maps, strict=True))}
+
+    return Replay(module, "mst", run)
+
+
+@adapter("res2net")
+def res2net(case: Case) -> Replay:
+    config = case.config
+    return Replay(Res2Net(config["channels"], config["width"], config["scale"]), "mst")

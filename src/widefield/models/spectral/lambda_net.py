@@ -102,7 +102,9 @@ class LambdaNet(SnapshotNetwork):
         super().__init__(bands, step)
         self.widths = tuple(widths)
         if len(self.widths) < 3 or min(self.widths) < 1:
-            raise ValueError(f"LambdaNet: widths takes three or more positive numbers, one a level, got {widths!r}")
+            raise ValueError(
+                f"LambdaNet: widths takes three or more positive numbers, one a level, got {widths!r}"
+            )
         depths = [3 if level < len(self.widths) - 2 else 2 for level in range(len(self.widths))]
         self.fuse = nn.Conv2d(1 + bands, bands, 3, padding=1)
         self.downs = nn.ModuleList(map(Convolutions, (bands, *self.widths), self.widths, depths))
