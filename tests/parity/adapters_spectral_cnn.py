@@ -9,7 +9,8 @@ from torch import nn
 from widefield.models.spectral.frequency_loss import frequency_domain_loss
 from widefield.models.spectral.hdnet import EFF, HDNet, SDLAttention
 from widefield.models.spectral.lambda_net import LambdaNet, LambdaNetAttention
-from widefield.models.spectral.tsa_net import Res2Net, TSABlock
+from widefield.models.spectral.tsa_block import TSABlock
+from widefield.models.spectral.tsa_net import Res2Net
 
 
 @adapter("hdnet")

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lambda-Net: a U-Net with one global attention, in the dispersed frame.
 
-    x0 = conv([2 y / l, Phi])          U-Net of x0, y = x + g softmax(q^T k / sqrt(c / 8)) v at a quarter of the size
+    x0 = conv([2 y / l, Phi])
+    u = unet(x0)                       at a quarter of the size  x + g softmax(q^T k / sqrt(c / 8)) v
     cube = roll_back(refine(u) + x0)   refine: twice, a few maps of u's own, put beside it and fused
 
 Paper   lambda-Net: Reconstruct Hyperspectral Images from a Snapshot Measurement, ICCV 2019. No arXiv.
         The form is that of the toolbox of MST (arXiv:2111.07910): a generator alone, no adversarial training.
 Facts   the attention is quadratic in the pixels of the map at a quarter of the size, and never held whole.
-*differs*: its reported size and cost (62.64 M parameters, 117.98 G) are those of the paper's two-stage network; this
-one, as the toolbox's, has 32.73 M and 32.2 G. Each sample may have its own mask.
+*differs*: each sample may have its own mask. The size and cost that tables report (62.64 M parameters, 117.98 G)
+are not those of the toolbox's network: that one, and so this, has 32.73 M and 32.2 G.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from widefield.imaging import roll_back
 from widefield.models.spectral.network import SnapshotNetwork, network, pad_to_multiple
 from widefield.weights.reference import Table, reference
 
+ATTENDED = 2  # level of the attention
 REFINED = (6, 12)  # maps that the two refinements add
 
 
@@ -83,7 +86,7 @@ class Refinement(nn.Module):
     paper="ICCV 2019", year=2019, input="Y", mask="Phi",
 )  # fmt: skip
 class LambdaNet(SnapshotNetwork):
-    """U-Net with self-attention, as the toolbox trains it (half of the parameters that tables report for lambda-Net).
+    """U-Net with self-attention, as the toolbox trains it: 32.73 M parameters, not the 62.64 M that tables report.
 
     Shape: measurement `(b, h, w')` and mask `(l, h, w')` or `(b, l, h, w')` to `(b, l, h, w)`.
 
@@ -108,9 +111,7 @@ class LambdaNet(SnapshotNetwork):
         depths = [3 if level < len(self.widths) - 2 else 2 for level in range(len(self.widths))]
         self.fuse = nn.Conv2d(1 + bands, bands, 3, padding=1)
         self.downs = nn.ModuleList(map(Convolutions, (bands, *self.widths), self.widths, depths))
-        self.raises = nn.ModuleList(
-            nn.ConvTranspose2d(deep, wide, 2, 2) for wide, deep in zip(self.widths, self.widths[1:], strict=False)
-        )
+        self.raises = nn.ModuleList(nn.ConvTranspose2d(deep, wide, 2, 2) for wide, deep in pairwise(self.widths))
         self.ups = nn.ModuleList(
             Convolutions(2 * width, width, depth)
             for width, depth in zip(self.widths[:-1], depths[:-1], strict=True)
@@ -141,7 +142,6 @@ class LambdaNet(SnapshotNetwork):
         return x
 
 
-ATTENDED = 2
 ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "gate": "gamma"}
 
 

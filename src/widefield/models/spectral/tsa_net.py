@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TSA-Net: a U-Net whose decoder attends along rows, columns and bands, one after the other.
-
-    V   g heads of values, (c, h, w) each, on a map halved as often as the level asks
-    Y = B (R V C^T)         R, C, B = softmax(Q K^T / sqrt(d)) over rows, columns, bands, of each head
-    y = x + aggregate(Y)    at the last level, B = (softmax(..) + (1 + cos(pi (i - j) / (c - 1))) / 2) / sqrt(1.1)
+"""TSA-Net: a U-Net of Res2Net blocks whose last three decoder steps end in spatial-spectral attention (TSA).
 
 Paper   End-to-End Low Cost Compressive Spectral Imaging with Spatial-Spectral Self-Attention, ECCV 2020. No arXiv.
-Facts   cost g c h w (h + w + c) for each attention; its maps are h x h, w x w and c x c, never hw x hw.
-*differs*: queries and keys come from linear layers over the pixels of a row, a column or a whole band, so that the
-original takes one image size. Here a line or a band of another size is first brought to the size these layers are
-built for: averaged where it is longer, interpolated where it is shorter. At `size` nothing is resampled. Scenes are
-padded by reflection to multiples of 16.
+*differs*: the original takes 256 x 256 only; here any size, see `tsa_block`. Scenes are padded by reflection to
+multiples of 16.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -25,200 +18,10 @@ from torch.nn import functional as F
 from widefield.core.branch import normalise_and_rectify
 from widefield.core.errors import require_positive
 from widefield.core.norm import BatchNorm
-from widefield.core.numerics import float32_island, widen
-from widefield.core.pointwise import Pointwise
-from widefield.core.resample import along, interpolation_matrix, pooling_matrix
 from widefield.imaging import first_estimate, undisperse
 from widefield.models.spectral.network import SnapshotNetwork, network, pad_to_multiple
+from widefield.models.spectral.tsa_block import PointwiseNorm, TSABlock, block_names, under
 from widefield.weights.reference import Table, reference
-
-SMALLEST = 13  # pixels that two 5-tap convolutions of stride 2 need
-
-
-def smoothness(bands: int) -> Tensor:
-    """`(bands, bands)`: how alike bands i and j are taken to be, `(1 + cos(pi (i - j) / (bands - 1))) / 2`."""
-    i = torch.arange(bands, dtype=torch.float64)
-    return (0.5 + 0.5 * torch.cos(math.pi * (i - i[:, None]) / max(bands - 1, 1))).float()
-
-
-def fit(x: Tensor, size: int, axis: int) -> Tensor:
-    """An axis of `x` brought to `size`: averaged where it is longer, interpolated linearly where it is shorter."""
-    given = x.shape[axis]
-    if given == size:
-        return x
-    resample = pooling_matrix(size, given, x) if given > size else interpolation_matrix(size, given, False, x)
-    return along(x, resample, axis)
-
-
-def attention_map(q: Tensor, k: Tensor, width: Tensor) -> Tensor:
-    """`softmax(q k^T / sqrt(width))`, float32 at least: `(b, g, n, d)` twice to `(b, g, n, n)`."""
-    with float32_island(q):
-        q, k = widen(q), widen(k)
-        return (q @ k.mT / width.to(q.dtype).sqrt()).softmax(-1)
-
-
-class ConvolutionNorm(nn.Module):
-    """`relu(norm(conv(x)))`; the convolution has a bias, as published."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        channels: int,
-        kernel: int | tuple[int, int],
-        stride: int | tuple[int, int],
-        padding: int | tuple[int, int],
-    ) -> None:
-        super().__init__()
-        self.convolve = nn.Conv2d(in_channels, channels, kernel, stride, padding)
-        self.norm = BatchNorm(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return normalise_and_rectify(self.convolve(x), self.norm, 0.0)
-
-
-class PointwiseNorm(nn.Module):
-    """`norm(W x)`, `(b, in, h, w)` to `(b, channels, h, w)`."""
-
-    def __init__(self, in_channels: int, channels: int) -> None:
-        super().__init__()
-        self.project = Pointwise(in_channels, channels, bias=False)
-        self.norm = BatchNorm(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.project(x))
-
-
-class LineFeature(nn.Module):
-    """`features` numbers of each row and head: `(b, c, h, w)` to `(b, g, h / 2^m, features)`, m the sum of `halve`.
-
-    Args:
-        channels: c.
-        heads: g.
-        length: w that the linear layer is built for.
-        features: of a row.
-        halve: for each of two convolutions, whether it halves the rows; both halve the columns.
-    """
-
-    def __init__(self, channels: int, heads: int, length: int, features: int, halve: tuple[int, int]) -> None:
-        super().__init__()
-        self.length = length
-        self.convolve = nn.Sequential(*(
-            ConvolutionNorm(width, heads, (1 + 2 * m, 5), (1 + m, 2), (m, 2))
-            for width, m in zip((channels, heads), halve, strict=True)
-        ))  # fmt: skip
-        self.project = nn.Linear(-(-length // 4), features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.project(self.convolve(fit(x, self.length, -1))).relu()
-
-
-class BandFeature(nn.Module):
-    """`features` numbers of each band and head: `(b, c, h, w)` to `(b, g, c, features)`.
-
-    Args:
-        channels: c, the bands.
-        heads: g.
-        size: h and w that the linear layer is built for; at least 13, below that a band is enlarged.
-        features: of a band.
-    """
-
-    def __init__(self, channels: int, heads: int, size: tuple[int, int], features: int) -> None:
-        super().__init__()
-        self.heads, self.size = heads, tuple(max(edge, SMALLEST) for edge in size)
-        self.convolve = nn.Sequential(*(ConvolutionNorm(channels, channels, 5, 2, 0) for _ in range(2)))
-        pixels = math.prod(((edge - 5) // 2 - 4) // 2 + 1 for edge in self.size)
-        self.project = nn.Linear(pixels, heads * features)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for axis, edge in enumerate(self.size, start=2):
-            x = fit(x, edge, axis)
-        y = self.project(self.convolve(x).flatten(2)).relu()  # (b, c, g features)
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-
-
-class TSABlock(nn.Module):
-    """Spatial-spectral self-attention (TSA): rows, columns and bands.
-
-    Shape: `(b, in_channels, h, w) -> (b, channels, h, w)`.
-
-    Args:
-        in_channels: of the input.
-        channels: of the output; the bands of the spectral attention.
-        heads: of all three attentions.
-        size: h and w that the linear layers are built for. Any size is taken.
-        features: of a row or column, and of a band.
-        halve: for each of two steps, whether rows and columns attend on a map half as large.
-        smooth: add the fixed smoothness to the attention of the bands.
-
-    Raises:
-        ValueError: a number below 1.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        channels: int,
-        *,
-        heads: int = 8,
-        size: tuple[int, int],
-        features: tuple[int, int],
-        halve: tuple[int, int] = (0, 0),
-        smooth: bool = False,
-    ) -> None:
-        super().__init__()
-        (height, width), (spatial, spectral) = size, features
-        require_positive("TSABlock", heads=heads, height=height, width=width, spatial=spatial, spectral=spectral)
-        self.heads, self.channels = heads, channels
-        self.enter = PointwiseNorm(in_channels, channels)
-        self.row_query = LineFeature(channels, heads, width, spatial, halve)
-        self.row_key = LineFeature(channels, heads, width, spatial, halve)
-        self.column_query = LineFeature(channels, heads, height, spatial, halve)
-        self.column_key = LineFeature(channels, heads, height, spatial, halve)
-        self.band_query = BandFeature(channels, heads, size, spectral)
-        self.band_key = BandFeature(channels, heads, size, spectral)
-        self.value = PointwiseNorm(channels, heads * channels)
-        steps = sum(halve)
-        self.down = nn.Sequential(
-            *(ConvolutionNorm(channels << i, channels << i + 1, 3, 2, 1) for i in range(steps))
-        )
-        scale = 1 << steps
-        self.up = nn.ConvTranspose2d(channels * scale, channels, scale, scale) if steps else nn.Identity()
-        self.aggregate = Pointwise(heads * channels, channels)
-        # Constants that published states hold.
-        self.register_buffer("spatial_width", torch.tensor(float(spatial)))
-        self.register_buffer("spectral_width", torch.tensor(float(spectral)))
-        self.register_buffer("gate", torch.tensor(1.0))
-        self.register_buffer("smoothness", smoothness(channels)[None] if smooth else None)
-        self.register_buffer("smoothness_scale", torch.tensor(1.1) if smooth else None)
-
-    spatial_width: Tensor
-    spectral_width: Tensor
-    gate: Tensor
-    smoothness: Tensor | None
-    smoothness_scale: Tensor | None
-
-    def maps(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """R `(b, g, h', h')`, C `(b, g, w', w')` and B `(b, g, c, c)` of a map that has entered."""
-        rows = attention_map(self.row_query(x), self.row_key(x), self.spatial_width)
-        columns = attention_map(self.column_query(x.mT), self.column_key(x.mT), self.spatial_width)
-        bands = attention_map(self.band_query(x), self.band_key(x), self.spectral_width)
-        if self.smoothness is not None and self.smoothness_scale is not None:
-            bands = (bands + self.smoothness.to(bands.dtype)) / self.smoothness_scale.to(bands.dtype).sqrt()
-        return rows.to(x.dtype), columns.to(x.dtype), bands.to(x.dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.mix(self.enter(x))
-
-    def mix(self, x: Tensor) -> Tensor:
-        """`x + aggregate(B (R V C^T))` of a map that has entered."""
-        rows, columns, bands = self.maps(x)
-        v = self.value(x).unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b g, c, h, w)
-        v = self.down(v).unflatten(0, (-1, self.heads))  # (b, g, c', h', w')
-        v = (v.flatten(2, 3) @ columns.mT).unflatten(2, v.shape[2:4])
-        v = rows[:, :, None] @ v
-        v = self.up(v.flatten(0, 1))[..., : x.shape[2], : x.shape[3]]
-        v = bands @ v.flatten(2).unflatten(0, (-1, self.heads))  # (b, g, c, n)
-        return x + self.gate.to(x.dtype) * self.aggregate(v.flatten(1, 2)).unflatten(2, x.shape[2:])
 
 
 class Res2Net(nn.Module):
@@ -313,7 +116,7 @@ class TSANet(SnapshotNetwork):
             raise ValueError(f"TSANet: widths takes four or more numbers, each 4 or more, got {widths!r}")
         if len(features) != len(HALVE) or len(size) != 2:
             raise ValueError(
-                f"TSANet: features takes {len(HALVE)} pairs and size one, got {tuple(features)!r} and {tuple(size)!r}"
+                f"TSANet: features takes {len(HALVE)} pairs and size is one, got {features!r} and {size!r}"
             )
         require_positive("TSANet", height=size[0], width=size[1], heads=heads)
         self.multiple = 1 << (len(widths) - 1)
@@ -325,9 +128,7 @@ class TSANet(SnapshotNetwork):
             for level, (before, width) in enumerate(zip((bands, *widths[:-2]), widths[:-1], strict=True))
         )
         self.bottom = nn.Sequential(rectified(widths[-2], widths[-1]), rectified(widths[-1], widths[-1]))
-        self.decoders = nn.ModuleList(
-            Decoder(deep, wide) for wide, deep in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.decoders = nn.ModuleList(Decoder(deep, wide) for wide, deep in pairwise(widths))
         self.attentions = nn.ModuleList(
             TSABlock(
                 widths[level],
@@ -362,19 +163,10 @@ class TSANet(SnapshotNetwork):
         return self.leave(x).sigmoid()[..., :height, :width]
 
 
-def _nested(outer: Table, ours: str, theirs: str) -> Table:
-    return {f"{ours}.{a}": f"{theirs}.{b}" for a, b in outer.items() if isinstance(b, str)}
-
-
-RES2NET: Table = {
+RES2NET = {
     "enter.project": "conv_init", "enter.norm": "bn_init", "convolutions": "convs", "norms": "bns",
     "leave.project": "conv_end", "leave.norm": "bn_end",
 }  # fmt: skip
-FEATURE: Table = {
-    "convolve.0.convolve": "conv1.0", "convolve.0.norm": "conv1.1",
-    "convolve.1.convolve": "conv2.0", "convolve.1.norm": "conv2.1", "project": "fully.0",
-}  # fmt: skip
-AXES = {"row": "x", "column": "y", "band": "lambda"}
 
 
 @reference("mst", Res2Net)
@@ -382,36 +174,22 @@ def _res2net(module: Res2Net) -> Table:
     return RES2NET
 
 
-@reference("mst", TSABlock)
-def _block(module: TSABlock) -> Table:
-    table = {
-        "spatial_width": "uSpatial", "spectral_width": "uSpectral", "gate": "gamma", "smoothness": "mask",
-        "smoothness_scale": "attn_scale", "up": "up_sample", "aggregate": "aggregation",
-        "enter.project": "preproc.0", "enter.norm": "preproc.1", "value.project": "value.0", "value.norm": "value.1",
-    }  # fmt: skip
-    for i in range(len(module.down)):
-        table |= {f"down.{i}.convolve": f"down_sample.{i}.0", f"down.{i}.norm": f"down_sample.{i}.1"}
-    for role in ("query", "key"):
-        for axis, theirs in AXES.items():
-            table |= _nested(FEATURE, f"{axis}_{role}", f"{role}_{theirs}")
-    return table
-
-
 @reference("mst", TSANet)
-def _tsa_net(module: TSANet) -> Table:
+def _tsa_net(module: TSANet) -> dict[str, str]:
     """Levels count from 1."""
-    table: dict[str, str | tuple[str, ...] | None] = {
+    table = {
         "leave": "conv_last", "bottom.0.0": "bottom1.0", "bottom.1.0": "bottom2.0",
     }  # fmt: skip
-    for level, encoder in enumerate(module.encoders):
+    for level in range(len(module.encoders)):
         theirs = f"tconv_down{level + 1}"
         second = {"0": "0"} if level < 2 else RES2NET
         table |= {f"encoders.{level}.0.0": f"{theirs}.layer1.0"}
-        table |= _nested(second, f"encoders.{level}.1", f"{theirs}.layer2")
+        table |= under(f"encoders.{level}.1", f"{theirs}.layer2", second)
     for level in range(len(module.decoders)):
         ours, theirs = f"decoders.{level}", f"tconv_up{level + 1}"
         table |= {f"{ours}.enlarge": f"{theirs}.layer1.0", f"{ours}.leave.0": f"{theirs}.layer3.0"}
-        table |= _nested(RES2NET, f"{ours}.mix", f"{theirs}.layer2")
+        table |= under(f"{ours}.mix", f"{theirs}.layer2", RES2NET)
     for level, attention in enumerate(module.attentions):
-        table |= _nested(_block(attention), f"attentions.{level}", f"transform{level + 1}")
+        assert isinstance(attention, TSABlock)
+        table |= under(f"attentions.{level}", f"transform{level + 1}", block_names(attention))
     return table
