@@ -137,7 +137,7 @@ def network_cost(name: str, options: Mapping[str, Any], shape: Sequence[int], st
     with torch.device("meta"):
         network = create_network(name, bands=bands, step=step, **options).eval()
         wide = dispersed_width(width, bands, step)
-        found = count(network, torch.empty(1, height, wide), torch.empty(bands, height, wide))
+    found = count(network, ((1, height, wide), (bands, height, wide)))
     return {"parameters": sum(p.numel() for p in network.parameters()), "multiply_adds": found.multiply_adds}
 
 
