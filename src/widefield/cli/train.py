@@ -63,7 +63,7 @@ class Train:
         from rich.console import Console
 
         from widefield.cli.progress import Bars
-        from widefield.data.cubes import load_cubes
+        from widefield.data.cube_sets import load_cubes
         from widefield.lab.methods import MethodComparison, compare_methods
         from widefield.lab.report.methods import write_methods_report
 
@@ -164,7 +164,7 @@ class Evaluate:
         from rich.console import Console
         from rich.progress import track
 
-        from widefield.data.cubes import load_cubes
+        from widefield.data.cube_sets import load_cubes
         from widefield.lab.methods import load_estimator
         from widefield.lab.reconstruction import ReconstructionPlan, estimates, plan_mask
         from widefield.tasks.reconstruction import Reconstruction

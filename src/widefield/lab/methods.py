@@ -13,7 +13,7 @@ import torch
 
 from widefield.core.errors import unknown
 from widefield.core.files import write_json
-from widefield.data.cubes import CubeData
+from widefield.data.cube_sets import CubeData
 from widefield.imaging import dispersed_width
 from widefield.lab.comparison import parse_options
 from widefield.lab.loop import Watcher

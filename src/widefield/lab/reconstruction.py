@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from widefield.core.errors import UnknownOption, unknown
 from widefield.core.files import write_bytes, write_json
-from widefield.data.cubes import CubeData, load_cubes, read_mask
+from widefield.data.cube_sets import CubeData, load_cubes
+from widefield.data.cubes import read_mask
 from widefield.imaging import SOLVERS, Snapshot, first_estimate, solve
 from widefield.lab.experiment import Plan, check_crop
 from widefield.lab.loop import Watcher, Work, make_fabric, train
