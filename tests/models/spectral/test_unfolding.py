@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the three unrolled networks promise alike: any size, bands, step, precision; nothing kept, nothing drawn."""
+"""What the unrolled networks promise alike: any size, bands, step and precision; nothing kept, nothing drawn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from widefield.imaging import disperse, dispersed_mask, measure
 from widefield.models.spectral.admm_net import ADMMNet
@@ -114,6 +114,9 @@ def test_half_precision(build: Callable[..., SnapshotNetwork]) -> None:
 def test_dim_light_is_projected_in_float32(build: Callable[..., SnapshotNetwork]) -> None:
     """A mask of 1e-3 has an energy of 4e-6 over four bands: the misfit over it is 2.5e5, above float16's 65504."""
     network = build().half().eval()
+    if isinstance(network, DAUHST):  # penalties of next to nothing
+        assert network.estimator.last.bias is not None
+        nn.init.constant_(network.estimator.last.bias, -30.0)
     y, phi = scene()
     cube = network(y.half(), (phi * 0 + 1e-3).half())
     assert cube.isfinite().all()
