@@ -43,14 +43,24 @@ def parse_module(text: str) -> tuple[str, dict[str, Any]]:
     """
     name, *parts = text.strip().split("+")
     known = entry(name)
+    options = parse_options(name, parts)
+    known.check(options)
+    return name, options
+
+
+def parse_options(name: str, parts: Sequence[str]) -> dict[str, Any]:
+    """`option=value` texts to a dict; `1/2/3` is a list.
+
+    Raises:
+        ValueError: an option without a value.
+    """
     options: dict[str, Any] = {}
     for part in parts:
         option, sign, value = part.partition("=")
         if not sign:
-            raise ValueError(f"{text!r}: write options as name=value, got {part!r}; e.g. {name}+{option}=...")
-        options[option] = _literal(value)
-    known.check(options)
-    return name, options
+            raise ValueError(f"{name}+{part}: write options as name=value, got {part!r}; e.g. {name}+{option}=...")
+        options[option] = [_literal(v) for v in value.split("/")] if "/" in value else _literal(value)
+    return options
 
 
 def _literal(text: str) -> Any:

@@ -91,11 +91,12 @@ class Record:
         path = self.folder / "evidence.npz"
         return path if path.exists() else None
 
-    def finish(self, result: dict[str, Any], model: nn.Module) -> None:
-        """Writes the network, then the result, then forgets the checkpoint."""
-        save = require("safetensors.torch", "weights").save
-        state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-        write_bytes(self.folder / "model.safetensors", save(state))
+    def finish(self, result: dict[str, Any], model: nn.Module | None) -> None:
+        """Writes the network, if there is one, then the result, then forgets the checkpoint."""
+        if model is not None:
+            save = require("safetensors.torch", "weights").save
+            state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+            write_bytes(self.folder / "model.safetensors", save(state))
         write_json(self.folder / "record.json", result)
         (self.folder / "checkpoint.safetensors").unlink(missing_ok=True)
 

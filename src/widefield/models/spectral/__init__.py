@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks from a snapshot measurement to a spectral cube, one paper a file."""
 
+from widefield.models.spectral.files import load_weights as load_weights
 from widefield.models.spectral.network import NetworkEntry as NetworkEntry
 from widefield.models.spectral.network import SnapshotNetwork as SnapshotNetwork
 from widefield.models.spectral.network import create_network as create_network
