@@ -70,21 +70,26 @@ def mst_plus_plus(case: Case) -> Replay:
     return Replay(module, "mst", lambda inputs: {"y": module.reconstruct(inputs["H"], inputs["mask"])})
 
 
+def attention_between(case: Case, height: int, width: int) -> HalfShuffleAttention:
+    config = case.config
+    rows, columns = config["window"]
+    return HalfShuffleAttention(
+        config["dim"], config["heads"], head_width=config["dim_head"], window=(rows, columns),
+        grid=(height // rows, width // columns), shuffled=0 if config.get("only_local") else None,
+    )  # fmt: skip
+
+
 @adapter("hs_msa")
 def half_shuffle_attention(case: Case) -> Replay:
-    config = case.config
-    rows, columns = (edge // 8 for edge in case.inputs["x"].shape[1:3])
-    module = HalfShuffleAttention(config["dim"], config["heads"], grid=(rows, columns), window=config["window"][0])
+    module = attention_between(case, *case.inputs["x"].shape[1:3])
     return Replay(module, "mst", lambda inputs: {"y": channels_last(module(channels_first(inputs["x"])))})
 
 
 @adapter("hsab")
 def half_shuffle_blocks(case: Case) -> Replay:
-    config = case.config
-    rows, columns = (edge // 8 for edge in case.inputs["x"].shape[2:])
-    dim, heads = config["dim"], config["heads"]
+    config, (height, width) = case.config, case.inputs["x"].shape[2:]
     blocks = [
-        Block(dim, HalfShuffleAttention(dim, heads, grid=(rows, columns)), first_norm=True)
+        Block(config["dim"], attention_between(case, height, width), first_norm=True)
         for _ in range(config["blocks"])
     ]
     return Replay(Blocks(blocks), "mst")

@@ -11,12 +11,15 @@ ends, and for its own it is used as it is. Maps are padded to what the windows o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from widefield.core.errors import require_positive
+from widefield.core.numerics import float32_island, widen
 from widefield.core.pointwise import Pointwise
 from widefield.core.resample import resize_matrix
 from widefield.models.spectral.blocks import (
@@ -36,74 +39,109 @@ from widefield.weights.reference import reference
 WINDOW = 8
 
 
+# A map cut in windows has the axes 0 b, 1 head, 2 width of a head, 3 grid row, 4 row, 5 grid column, 6 column.
+# Both orders have a batch of three axes, the heads, a sequence of two axes, the width.
+_INSIDE = (0, 3, 5, 1, 4, 6, 2)
+_BETWEEN = (0, 4, 6, 1, 3, 5, 2)
+
+
 class HalfShuffleAttention(nn.Module):
-    """HS-MSA. One half of the channels attends inside windows, the other between windows, place by place.
+    """HS-MSA. Half of the heads attend inside windows, the other half between windows, place by place.
 
     Shape: `(b, channels, h, w)` to the same; h and w multiples of the window.
 
     Args:
         channels: in and out.
-        heads: half of them for each half. With one head there is the half inside windows alone.
+        heads: the first of them attend inside windows, the others between them.
         grid: rows and columns of windows that the table between windows belongs to.
-        window: edge of a window.
+        window: height and width of a window.
+        shuffled: how many heads attend between windows (None: half, rounded down, so that a single head is local).
+        head_width: channels of a head (None: the channels divided among the heads).
+
+    Raises:
+        ValueError: an option out of range; a map that the windows do not divide.
     """
 
-    def __init__(self, channels: int, heads: int, *, grid: Sequence[int], window: int = WINDOW) -> None:
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        *,
+        grid: Sequence[int],
+        window: Sequence[int] = (WINDOW, WINDOW),
+        shuffled: int | None = None,
+        head_width: int | None = None,
+    ) -> None:
         super().__init__()
-        if channels % heads or (heads > 1 and heads % 2):
-            raise ValueError(
-                "HalfShuffleAttention needs one head or an even number that divides the channels, got "
-                f"{heads} heads for {channels} channels"
-            )
-        self.heads, self.window, self.grid = heads, window, tuple(grid)
-        self.query = Pointwise(channels, channels, bias=False)
-        self.key_value = Pointwise(channels, 2 * channels, bias=False)
-        self.project = Pointwise(channels, channels)
-        tokens, windows = window**2, self.grid[0] * self.grid[1]
-        self.local = nn.Parameter(torch.empty(max(1, heads // 2), tokens, tokens))
-        nn.init.trunc_normal_(self.local)
-        self.shuffled = None
-        if heads > 1:
-            self.shuffled = nn.Parameter(torch.empty(heads // 2, windows, windows))
-            nn.init.trunc_normal_(self.shuffled)
+        require_positive("HalfShuffleAttention", channels=channels, heads=heads, head_width=head_width)
+        if head_width is None and channels % heads:
+            raise ValueError(f"HalfShuffleAttention: {heads} heads do not divide {channels} channels")
+        shuffled = heads // 2 if shuffled is None else shuffled
+        if not 0 <= shuffled <= heads:
+            raise ValueError(f"HalfShuffleAttention: {shuffled} of {heads} heads cannot attend between windows")
+        self.heads, self.local_heads, self.head_width = heads, heads - shuffled, head_width or channels // heads
+        self.window, self.grid = tuple(window), tuple(grid)
+        inner = heads * self.head_width
+        self.query = Pointwise(channels, inner, bias=False)
+        self.key_value = Pointwise(channels, 2 * inner, bias=False)
+        self.project = Pointwise(inner, channels)
+        self.local = _table(self.local_heads, math.prod(self.window))
+        self.shuffled = _table(shuffled, math.prod(self.grid))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, (k, v) = self.query(x), self.key_value(x).chunk(2, 1)
-        if self.shuffled is None:
-            return self.project(self._inside(q, k, v))
-        inside, between = zip(*(t.chunk(2, 1) for t in (q, k, v)), strict=True)
-        return self.project(self._inside(*inside), self._between(*between, self.shuffled))
+        (rows, columns), (h, w) = self.window, x.shape[2:]
+        if h % rows or w % columns:
+            raise ValueError(
+                f"HalfShuffleAttention: windows of {rows} x {columns} do not divide a map of {h} x {w}; pad it"
+            )
+        qkv = [self._cut(t) for t in (self.query(x), *self.key_value(x).chunk(2, 1))]
+        halves = []
+        if self.local is not None:
+            halves.append(_attend([t[:, : self.local_heads] for t in qkv], self.local, _INSIDE))
+        if self.shuffled is not None:
+            table = table_at(self.shuffled, self.grid, (h // rows, w // columns))
+            halves.append(_attend([t[:, self.local_heads :] for t in qkv], table, _BETWEEN))
+        return self.project(*(y.reshape(x.shape[0], -1, h, w) for y in halves))
 
-    def _inside(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Tokens of one window: `(b, windows, g, tokens, d)`."""
-        parts = [self._windows(t).permute(0, 3, 5, 1, 4, 6, 2) for t in (q, k, v)]
-        shape = parts[0].shape
-        y = attend(*(t.flatten(4, 5).flatten(0, 2) for t in parts), self.local)
-        return y.view(shape).permute(0, 3, 6, 1, 4, 2, 5).reshape(q.shape)
+    def _cut(self, x: Tensor) -> Tensor:
+        """`(b, heads head_width, h, w)` to the seven axes."""
+        x = x.unflatten(3, (-1, self.window[1])).unflatten(2, (-1, self.window[0]))
+        return x.unflatten(1, (self.heads, self.head_width))
 
-    def _between(self, q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
-        """One token of every window: `(b, tokens, g, windows, d)`."""
-        parts = [self._windows(t).permute(0, 4, 6, 1, 3, 5, 2) for t in (q, k, v)]
-        shape = parts[0].shape
-        y = attend(*(t.flatten(4, 5).flatten(0, 2) for t in parts), self._fitted(table, shape[4:6]))
-        return y.view(shape).permute(0, 3, 6, 4, 1, 5, 2).reshape(q.shape)
 
-    def _windows(self, x: Tensor) -> Tensor:
-        """`(b, g d, h, w)` to `(b, g, d, rows, window, columns, window)`."""
-        groups = max(1, self.heads // 2)
-        return x.unflatten(1, (groups, -1)).unflatten(-1, (-1, self.window)).unflatten(-3, (-1, self.window))
+def _table(heads: int, length: int) -> nn.Parameter | None:
+    """A number for each pair of positions of a sequence; none without heads."""
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(heads, length, length))) if heads else None
 
-    def _fitted(self, table: Tensor, grid: Sequence[int]) -> Tensor:
-        """The table of a grid of windows: its own, or interpolated."""
-        if tuple(grid) == self.grid:
-            return table
-        move = resize_matrix(self.grid, tuple(grid), table, align_corners=False)
-        return move @ table @ move.mT
+
+def _attend(qkv: Sequence[Tensor], table: Tensor, order: Sequence[int]) -> Tensor:
+    """Attention along the sequences of an order; the seven axes in, the seven axes out."""
+    q, k, v = (t.permute(*order) for t in qkv)
+    y = attend(_sequences(q), _sequences(k), _sequences(v), table)
+    return y.reshape(q.shape).permute([order.index(axis) for axis in range(7)])
+
+
+def _sequences(x: Tensor) -> Tensor:
+    """The seven axes in an order to `(b', g, n, d)`."""
+    return x.flatten(4, 5).flatten(0, 2)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(d) + bias) v` on `(b, g, n, d)`, with a bias `(g, n, n)` for all of them."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype)[None])
+
+
+def table_at(table: Tensor, grid: Sequence[int], wanted: Sequence[int]) -> Tensor:
+    """A table `(g, n, n)` between the n windows of `grid` (rows, columns), for the m windows of `wanted`.
+
+    Bilinear over rows and columns, both of the window that asks and of the one that is asked: `(g, m, m)`. For its
+    own grid it is returned as it is.
+    """
+    if tuple(grid) == tuple(wanted):
+        return table
+    with float32_island(table):
+        move = resize_matrix(grid, wanted, widen(table), align_corners=False)  # m n
+        return (move @ widen(table) @ move.mT).to(table.dtype)
 
 
 class HalfShuffleTransformer(nn.Module):
@@ -125,11 +163,11 @@ class HalfShuffleTransformer(nn.Module):
         *,
         width: int = 28,
         blocks: Sequence[int] = (1, 1, 1),
-        size: tuple[int, int] = (256, 310),
+        size: Sequence[int] = (256, 310),
     ) -> None:
         super().__init__()
         self.out_channels, self.blocks = out_channels, tuple(blocks)
-        self.multiple = WINDOW << (len(self.blocks) - 1)
+        self.multiple = max(16, WINDOW << (len(self.blocks) - 1))  # the code pads to 16 at any depth
         self.grid = [-(-edge // self.multiple) * self.multiple // WINDOW for edge in size]
         self.embed = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         self.u = UShape(width, len(self.blocks) - 1, self._blocks)
@@ -150,18 +188,18 @@ class HalfShuffleTransformer(nn.Module):
 
 def attention_names(module: HalfShuffleAttention) -> dict[str, str]:
     """The toolbox's."""
-    alone = module.shuffled is None
-    table = {
+    return {
         "query": "to_q",
         "key_value": "to_kv",
         "project": "to_out",
-        "local": "pos_emb" if alone else "pos_emb1",
+        "local": "pos_emb" if module.shuffled is None else "pos_emb1",
+        "shuffled": "pos_emb2",
     }
-    return table if alone else table | {"shuffled": "pos_emb2"}
 
 
-def block_names(block: Block) -> dict[str, str]:
+def block_names(block: nn.Module) -> dict[str, str]:
     """Both parts behind a norm."""
+    assert isinstance(block, Block)
     assert isinstance(block.attention, HalfShuffleAttention)
     table = {f"attention.{a}": f"0.fn.{b}" for a, b in attention_names(block.attention).items()}
     table |= {f"feed_forward.{a}": f"1.fn.{b}" for a, b in FEED_FORWARD.items()}
