@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from golden import Case, Replay, Tensors, adapter
 from torch import Tensor
 
+from widefield.data.cubes import read_mask
+from widefield.imaging import Snapshot, psnr, ssim
+from widefield.models.spectral import load_weights
 from widefield.models.spectral.blocks import Block, Blocks, FeedForward
 from widefield.models.spectral.dauhst import DAUHST, DegradationEstimator
 from widefield.models.spectral.half_shuffle import HalfShuffleAttention, HalfShuffleTransformer
@@ -49,9 +54,43 @@ def mask_guide(case: Case) -> Replay:
 def mst(case: Case) -> Replay:
     config = case.config
     if not case.state:
-        pytest.skip("the trained weights of this case are tested in tests/models/spectral/test_pretrained.py")
+        return trained(case)
     module = MST(config["bands"], 2, blocks=config["blocks"])
     return Replay(module, "mst", lambda inputs: {"y": module.body(inputs["x"], inputs["Phi"])})
+
+
+def trained(case: Case) -> Replay:
+    """Published weights on a measured mask and a real scene, which lie in `data/reconstruction` near the cases."""
+    folders = [parent / "data" / "reconstruction" for parent in case.path.resolve().parents]
+    folder = next((f for f in folders if (f / "mst_s_state_dict.pth").is_file()), None)
+    if folder is None:
+        pytest.skip("the published weights, mask and scene of this case are not in data/reconstruction near it")
+    config = case.config
+    module = MST(config["bands"], 2, blocks=config["blocks"])
+    load_weights(module, folder / "mst_s_state_dict.pth")
+    with np.load(folder / "indian_pines_128x128x28.npz") as file:
+        scene = torch.from_numpy(file["cube"].astype(np.float64)).permute(2, 0, 1)
+    scene = (scene - scene.min()) / (scene.max() - scene.min()) * 0.5
+    truth = scene.repeat(1, 2, 2)
+    operator = Snapshot.cassi(read_mask(folder / "cassi_sim_mask_256.mat").double(), config["bands"], 2)
+
+    def part(x: Tensor, which: str) -> Tensor:
+        rows, columns = (slice(*config[f"{which}{axis}"]) for axis in ("rows", "columns"))
+        return x[..., rows, columns]
+
+    def run(inputs: Tensors) -> Tensors:
+        y = operator.forward(truth[None])
+        with torch.no_grad():
+            cube = module(y, operator.phi)
+        return {
+            "measurement_crop": part(y, "measurement_crop_"),
+            "output_crop": part(cube, "crop_"),
+            "output_band_mean": cube.mean((2, 3)),
+            "psnr": psnr(cube[0], truth, protocol="training_log"),
+            "ssim": ssim(cube[0], truth, protocol="training_log"),
+        }
+
+    return Replay(module, None, run)
 
 
 @adapter("sst")

@@ -31,6 +31,7 @@ Tensors = dict[str, Tensor]
 class Case:
     """One golden file. Values are float64 made from the float32 on disk."""
 
+    path: Path
     meta: dict[str, Any]
     state: Tensors
     inputs: Tensors
@@ -97,7 +98,7 @@ def load_case(path: Path) -> Case:
             if kind in parts:
                 value = torch.from_numpy(np.asarray(file[key]))
                 parts[kind][name] = value.double() if value.is_floating_point() else value
-    return Case(meta, *(parts[kind] for kind in ("state", "in", "out", "buffer", "cotangent", "grad")))
+    return Case(path, meta, *(parts[kind] for kind in ("state", "in", "out", "buffer", "cotangent", "grad")))
 
 
 def deviation(found: Tensor, expected: Tensor, floor: float = 0.0) -> float:

@@ -67,6 +67,24 @@ class Blocks(nn.Module):
         return x
 
 
+Build = Callable[[int], nn.Module]
+
+
+def halve(channels: int) -> nn.Module:
+    """Half the map, twice the channels."""
+    return nn.Conv2d(channels, 2 * channels, 4, 2, padding=1, bias=False)
+
+
+def double(channels: int) -> nn.Module:
+    """Twice the map, to so many channels from twice as many."""
+    return nn.ConvTranspose2d(2 * channels, channels, 2, 2)
+
+
+def merge(channels: int) -> nn.Module:
+    """Two maps of so many channels to one."""
+    return Pointwise(2 * channels, channels, bias=False)
+
+
 class UShape(nn.Module):
     """Blocks on the way down, at the bottom and on the way up; each level halves the map and doubles the channels.
 
@@ -75,6 +93,9 @@ class UShape(nn.Module):
         levels: how often the map is halved. Height and width must be multiples of `2**levels`.
         blocks: builds the blocks of a level from its number and its channels.
         additive: skips are added; else concatenated and fused by a 1x1.
+        down: builds what halves a map of so many channels and doubles them (None: a 4x4 convolution).
+        up: what doubles the map and leaves so many channels, half of what it gets (None: a transposed 2x2).
+        fuse: what takes the map and its skip, so many channels each, to one (None: a 1x1).
     """
 
     def __init__(
@@ -84,20 +105,20 @@ class UShape(nn.Module):
         blocks: Callable[[int, int], nn.Module],
         *,
         additive: bool = False,
+        down: Build | None = None,
+        up: Build | None = None,
+        fuse: Build | None = None,
     ) -> None:
         super().__init__()
         self.levels, self.additive = levels, additive
+        down, up, fuse = down or halve, up or double, fuse or merge
         widths = [channels << level for level in range(levels + 1)]
         self.down_blocks = nn.ModuleList(blocks(i, widths[i]) for i in range(levels))
-        self.downs = nn.ModuleList(
-            nn.Conv2d(widths[i], widths[i + 1], 4, 2, padding=1, bias=False) for i in range(levels)
-        )
+        self.downs = nn.ModuleList(down(widths[i]) for i in range(levels))
         self.bottom = blocks(levels, widths[-1])
         upwards = range(levels - 1, -1, -1)
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(widths[i + 1], widths[i], 2, 2) for i in upwards)
-        self.fusions = nn.ModuleList(
-            nn.Identity() if additive else Pointwise(2 * widths[i], widths[i], bias=False) for i in upwards
-        )
+        self.ups = nn.ModuleList(up(widths[i]) for i in upwards)
+        self.fusions = nn.ModuleList(nn.Identity() if additive else fuse(widths[i]) for i in upwards)
         self.up_blocks = nn.ModuleList(blocks(i, widths[i]) for i in upwards)
 
     def forward(self, x: Tensor, guides: Sequence[Sequence[Tensor]] | None = None) -> Tensor:
