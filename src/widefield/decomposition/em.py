@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from widefield.core.numerics import normal_quantile, unit
-from widefield.decomposition.method import Factors, State, decompose
+from widefield.decomposition.method import Factors, State, decompose, similarities
 
 EPSILON = 1e-6
 
 
 def responsibilities(x: Tensor, bases: Tensor, temperature: float = 1.0) -> Tensor:
     """E-step: `softmax_r(x_i^T mu_r / temperature)`, `(b, n, r)`."""
-    return torch.softmax(x.mT @ (bases / temperature if temperature != 1 else bases), -1)
+    return torch.softmax(similarities(x, bases / temperature if temperature != 1 else bases), -1)
 
 
 def means(x: Tensor, codes: Tensor, guard: float = EPSILON) -> Tensor:

@@ -43,6 +43,12 @@ def reconstruct(bases: Tensor, codes: Tensor) -> Tensor:
     return bases @ codes.mT
 
 
+def similarities(x: Tensor, bases: Tensor) -> Tensor:
+    """`X^T D`: `(b, c, n)`, `(b, c, r)` to `(b, n, r)`."""
+    # Differentiated, the transposed product: its gradient for X then lies in memory as X does.
+    return (bases.mT @ x).mT if torch.is_grad_enabled() else x.mT @ bases
+
+
 class Method(Protocol):
     """An optimiser for `X ~ D C^T`; frozen, without tensors of its own."""
 

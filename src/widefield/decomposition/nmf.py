@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from widefield.core.numerics import unit
-from widefield.decomposition.method import Factors, State, reconstruct
+from widefield.decomposition.method import Factors, State, reconstruct, similarities
 
 EPSILON = 1e-6
 
@@ -31,7 +31,7 @@ def _ratio(factor: Tensor, numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def update_codes(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:
     """`C * (X^T D) / (C D^T D + eps)`."""
-    return _ratio(codes, x.mT @ bases, codes @ (bases.mT @ bases))
+    return _ratio(codes, similarities(x, bases), codes @ (bases.mT @ bases))
 
 
 def update_bases(x: Tensor, bases: Tensor, codes: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ class ReconstructionPlan(Plan):
         mask_size, mask_seed: of a random mask.
         dispersion: columns between neighbouring bands.
         crop, mosaics, augment, random_mask, noise, loss: of the task.
-        weights: a file of weights to start from.
     """
 
     method: str
@@ -228,8 +227,3 @@ def save_example(path: Path, sample: Sample, cube: Tensor) -> None:
         truth=sample.truth[0].numpy().astype(np.float16), name=np.array(sample.names[0]),
     )  # fmt: skip
     write_bytes(path, buffer.getvalue())
-
-
-def trained(plans: Iterable[ReconstructionPlan]) -> list[ReconstructionPlan]:
-    """Those with something to train."""
-    return [plan for plan in plans if plan.trains]
