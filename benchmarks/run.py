@@ -186,8 +186,8 @@ def against_plain(name: str, size: int, *, rounds: int = 7, seconds: float = 12)
             call()
         peaks.append(float(live.peak))
     quadratic = widefield.describe(name).facts.complexity == "n^2"
-    # Backward holds three maps written out: weights, their slopes, those of the logits. Blocks or a smaller map hold
-    # less, and then the features are most of what there is to hold.
+    # Backward holds three maps written out: weights, their slopes, those of the logits. Blocks or a smaller map
+    # hold less, and then the features are most of what there is to hold.
     whole = peaks[1] >= 3 * x.element_size() * size**4
     ratio = peaks[0] / peaks[1]
     yield Result(

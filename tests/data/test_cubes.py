@@ -91,8 +91,9 @@ def test_envi(tmp_path, interleave, kind, dtype):
     raw = b"1234" + values.transpose(order).astype(dtype).tobytes()
     (tmp_path / "scene.raw").write_bytes(raw)
     (tmp_path / "scene.hdr").write_text(
-        f"ENVI\nsamples = 7\nlines = 5\nbands = 4\nheader offset = 4\ndata type = {kind}\ninterleave = {interleave}\n"
-        f"byte order = {int(dtype[0] == '>')}\nwavelength units = Micrometers\nwavelength = {{0.4, 0.5,\n 0.6, 0.7}}\n"
+        f"ENVI\nsamples = 7\nlines = 5\nbands = 4\nheader offset = 4\ndata type = {kind}\n"
+        f"interleave = {interleave}\nbyte order = {int(dtype[0] == '>')}\nwavelength units = Micrometers\n"
+        "wavelength = {0.4, 0.5,\n 0.6, 0.7}\n"
     )
     found = read_cube(tmp_path / "scene.hdr")
     assert found.wavelengths == pytest.approx((400, 500, 600, 700))

@@ -62,7 +62,7 @@ def test_the_weights_give_the_recorded_score(finished, data):
     (sample,) = build_task(TINY, data).batches()
     with torch.no_grad():
         cube = network(sample.y, sample.phi)
-    recorded = json.loads((finished.folder / "record.json").read_text())["result"]["score"]
+    recorded = json.loads((finished.folder / "record.json").read_text())["score"]
     assert float(psnr(cube[0].double(), sample.truth[0].double())) == pytest.approx(recorded["psnr"], abs=1e-6)
     example = np.load(finished.folder / "evidence.npz")
     np.testing.assert_allclose(example["estimate"], cube[0].numpy(), atol=2e-3)

@@ -72,13 +72,13 @@ def binary_conv(case: Case) -> Replay:
 @adapter("binary_down", "binary_fusion_increase")
 def widened(case: Case) -> Replay:
     config = case.config
-    return Replay(Widened(config["in_channels"], config["kernel"], halve=case.module == "binary_down"), "mst")
+    return Replay(Widened(config["in_channels"], config["kernel"], downsample=case.module == "binary_down"), "mst")
 
 
 @adapter("binary_up", "binary_fusion_decrease")
 def narrowed(case: Case) -> Replay:
     config = case.config
-    return Replay(Narrowed(config["out_channels"], config["kernel"], double=case.module == "binary_up"), "mst")
+    return Replay(Narrowed(config["out_channels"], config["kernel"], upsample=case.module == "binary_up"), "mst")
 
 
 @adapter("bisrnet_body")
@@ -91,7 +91,9 @@ def dgsmp(case: Case) -> Replay:
     """The toolbox always holds four step lengths and connections; those behind the last stage do nothing."""
     config = case.config
     unused = tuple(
-        name for i in range(config["stages"], 4) for name in (f"delta_{i}", f"Den_con{i + 1}.weight", f"Den_con{i + 1}.bias")
+        name
+        for i in range(config["stages"], 4)
+        for name in (f"delta_{i}", f"Den_con{i + 1}.weight", f"Den_con{i + 1}.bias")
     )  # fmt: skip
     for name in unused:
         case.state.pop(name, None)

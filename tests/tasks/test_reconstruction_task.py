@@ -18,7 +18,8 @@ def scenes(*sizes, bands=3):
     # Every value says where it was: scene, band, row, column.
     return CubeList({
         f"s{n}": torch.stack([
-            (n * 1e6 + band * 1e4 + torch.arange(h)[:, None] * 100 + torch.arange(w)) / 1e7 for band in range(bands)
+            (n * 1e6 + band * 1e4 + torch.arange(h)[:, None] * 100 + torch.arange(w)) / 1e7
+            for band in range(bands)
         ])
         for n, (h, w) in enumerate(sizes)
     })  # fmt: skip

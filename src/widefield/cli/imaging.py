@@ -41,16 +41,16 @@ class Simulate:
     def run(self) -> int:
         import torch
 
-        from widefield.data.cubes import read_cube, read_mask, resample_evenly, write_measurement
+        from widefield.data.cube_sets import fitted
+        from widefield.data.cubes import read_cube, read_mask, write_measurement
         from widefield.imaging import Snapshot, expose, gaussian_noise, shot_noise
         from widefield.lab.reconstruction import random_mask
         from widefield.tasks.reconstruction import centre
 
         cube = read_cube(Path(self.cube), self.key)
-        values = cube.values if self.bands is None else resample_evenly(cube.values, self.bands)
-        size = _size(self.size) if self.size else tuple(values.shape[1:])
+        values = fitted(cube.values, self.bands, _size(self.size) if self.size else None)
+        size = values.shape[1:]
         mask = random_mask((size[0], size[1]), self.seed) if self.mask == "random" else read_mask(Path(self.mask))
-        values = centre(values, size)
         if mask.dim() == 3:
             operator = Snapshot.measured(mask, self.step)
         else:
@@ -85,7 +85,7 @@ class Reconstruct:
     measurement: Name
     """.npz or .mat"""
     model: str
-    """a network (with --weights), 'gap-tv', 'admm-tv', 'twist' or 'first-estimate'; options as name+option=value"""
+    """a network (with --weights), 'gap-tv', 'admm-tv', 'twist' or 'first-estimate'; options: name+option=value"""
     mask: str | None = None
     """file of the aperture, plain or dispersed (default: the one that the measurement's file holds)"""
     weights: Path | None = None
@@ -135,7 +135,7 @@ class Reconstruct:
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(self.model, total=None)
             cube = in_strips(
-                estimator, y[None], phi, rows=self.rows, overlap=min(self.overlap, self.rows - 1),
+                estimator, y[None], phi, rows=self.rows, overlap=max(0, min(self.overlap, self.rows - 1)),
                 told=lambda done, total: bar.update(task, completed=done, total=total),
             )[0]  # fmt: skip
         seconds = time.perf_counter() - begun
@@ -177,15 +177,16 @@ class Reconstruct:
         if mask.dim() == 3:
             if tuple(mask.shape[1:]) != (height, wide):
                 raise ValueError(
-                    f"the dispersed mask is {tuple(mask.shape[1:])} a band, the measurement {(height, wide)}; they must "
-                    "be of one size"
+                    f"the dispersed mask is {tuple(mask.shape[1:])} a band, the measurement {(height, wide)}; "
+                    "they must be of one size"
                 )
             return mask, step
         extra = wide - mask.shape[1]
         if mask.shape[0] != height or extra < 0 or (step == 0) != (extra == 0) or (step and extra % step):
             raise ValueError(
-                f"a mask of {tuple(mask.shape)} and a step of {step} do not explain a measurement of {(height, wide)}: "
-                "its rows must be those of the mask, its width that of the mask and a whole number of steps"
+                f"a mask of {tuple(mask.shape)} and a step of {step} do not explain a measurement of "
+                f"{(height, wide)}: its rows must be those of the mask, its width that of the mask and a "
+                "whole number of steps"
             )
         return dispersed_mask(mask, extra // step + 1, step), step
 

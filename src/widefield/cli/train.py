@@ -134,11 +134,11 @@ class Evaluate:
     """Score one method on the held-out scenes of a data set, scene by scene."""
 
     model: str
-    """a network (with --weights), 'gap-tv', 'admm-tv', 'twist' or 'first-estimate'; options as name+option=value"""
+    """a network (with --weights), 'gap-tv', 'admm-tv', 'twist' or 'first-estimate'; options: name+option=value"""
     task: Literal["reconstruction"] = "reconstruction"
     """what is scored: cubes from snapshots"""
     data: str = "indian_pines"
-    """'indian_pines' (embedded), or a directory of cubes; with TSA_simu_data: the ten KAIST scenes of the papers"""
+    """'indian_pines' (embedded), or a directory of cubes; with TSA_simu_data in it: the ten KAIST scenes"""
     mask: str | None = None
     """file of the aperture, 'data' or 'random' (default: what the data set brings, else random)"""
     weights: Path | None = None
@@ -181,8 +181,8 @@ class Evaluate:
         )
         estimator = load_estimator(self.model, data.bands, self.step, weights=self.weights, device=self.device)
         found = track(
-            estimates(task, estimator), total=len(data.val), description=self.model, console=console, transient=True,
-            disable=not console.is_terminal,
+            estimates(task, estimator), total=len(data.val), description=self.model, console=console,
+            transient=True, disable=not console.is_terminal,
         )  # fmt: skip
         score = task.score((s.names[0], cube[0], s.truth[0]) for s, cube in found)
         if self.json:
@@ -192,7 +192,7 @@ class Evaluate:
         rows.append(["mean", f"{score.psnr:.2f}", f"{score.ssim:.3f}", f"{score.sam:.2f}"])
         tables.print_table(
             ("scene", "PSNR dB", "SSIM", "SAM degrees"), rows,
-            caption=f"{self.model} on {data.name}, mask {mask}, protocol {self.protocol}",
+            caption=f"{self.model} on {data.name}\nmask: {mask}; protocol: {self.protocol}",
         )  # fmt: skip
         return 0
 

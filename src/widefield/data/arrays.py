@@ -64,7 +64,7 @@ def pick(path: Path, shapes: Shapes, key: str | None, usual: Sequence[str], dims
 
 def _mat(path: Path) -> tuple[Shapes, Loader]:
     with path.open("rb") as file:
-        new = b"MATLAB 7.3" in file.read(128) or file.seek(0) == 0 and file.read(8) == b"\x89HDF\r\n\x1a\n"
+        new = b"MATLAB 7.3" in file.read(128) or (file.seek(0) == 0 and file.read(8) == b"\x89HDF\r\n\x1a\n")
     return _mat_73(path) if new else _mat_5(path)
 
 
@@ -120,7 +120,14 @@ def _npy(path: Path) -> tuple[Shapes, Loader]:
         shape = _npy_shape(file)
     if shape is None:
         raise DataError(f"{path}: holds objects, not numbers")
-    return {"array": shape}, lambda name: np.load(path, mmap_mode="r", allow_pickle=False)
+
+    def load(name: str) -> np.ndarray:
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise DataError(f"{path}: broken file ({error})") from error
+
+    return {"array": shape}, load
 
 
 def _npy_shape(file: Any) -> tuple[int, ...] | None:

@@ -5,7 +5,7 @@
     cave_1024_28        scene*.mat, to train on            CAVE_512_28       *.mat, to train on
     KAIST_CVPR2021      *.mat, to train on                 TSA_simu_data     mask.mat, Truth/*.mat, held out
     a folder of these   trains on the first three, scores on the last (the benchmark's `datasets`)
-    any other folder    train/ and val/ (or test/), or all files, a fifth of them held out by the hash of their names
+    any other folder    train/ and val/ (or test/), or all files, a fifth held out by the hash of their names
 
 Cubes are read when they are asked for; the last few stay in memory.
 """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spectral cubes, coded apertures and snapshots, in the files that laboratories have.
 
-Files hold rows, columns, bands; here a cube is `(l, h, w)` float32 in [0, 1]. How its values got there is kept as text:
+Files hold rows, columns, bands; here a cube is `(l, h, w)` float32 in [0, 1]. How its values got there is kept as
+text:
 
     img_expand, img of cave_1024_28    divided by 65536          data_slice of CAVE_512_28    divided by 65535
     HSI of KAIST_CVPR2021              clipped to [0, 1]         all others    kept if they lie in [0, 1], else
@@ -87,8 +88,8 @@ def cube_size(path: Path, key: str | None = None) -> tuple[int, int, int]:
 def read_cube(path: Path, key: str | None = None) -> Cube:
     """Reads a cube from `.mat`, `.npz`, `.npy` or an ENVI `.hdr`.
 
-    Bands come last in the file. In `.npz` and `.npy` they may come first, where that axis is the shortest. A matrix
-    of bands by pixels is folded by the numbers `lines` and `cols` beside it, column after column.
+    Bands come last in the file. In `.npz` and `.npy` they may come first, where that axis is the shortest. A
+    matrix of bands by pixels is folded by the numbers `lines` and `cols` beside it, column after column.
 
     Args:
         path: the file.

@@ -24,7 +24,7 @@ def strips(height: int, rows: int, overlap: int) -> list[tuple[int, int]]:
     """
     if rows < 1 or not 0 <= overlap < rows:
         raise ValueError(
-            f"strips need at least one row and an overlap below their height, got {rows} and {overlap}"
+            f"strips need rows of at least 1 and an overlap below that, got rows {rows} and overlap {overlap}"
         )
     if height <= rows:
         return [(0, height)]

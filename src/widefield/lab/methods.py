@@ -93,7 +93,7 @@ def compare_methods(
     watch: Watcher | None = None,
     told: Told | None = None,
 ) -> dict[str, Any]:
-    """Runs what is not finished below `out` and writes `table.json`; a method that fails does not stop the others."""
+    """Runs what is not finished below `out`, writes `table.json`; a method that fails does not stop the others."""
     plans = comparison.plans()
     task = build_task(comparison.base, data)
     for _, plan in plans[: len(comparison.methods)]:  # a wrong option is said before hours of training
@@ -112,7 +112,7 @@ def compare_methods(
             if told:
                 told(f"{text} (seed {plan.seed}) failed: {errors[text]}")
     first = records[comparison.methods[0]]
-    plan_of = {text: plan for text, plan in reversed(plans)}
+    plan_of = dict(reversed(plans))
     rows = [_row(text, plan_of[text], records[text], first, data, errors.get(text)) for text in comparison.methods]
     base = comparison.base
     summary = {
@@ -156,8 +156,8 @@ def load_estimator(
         return make_estimator(name, bands, step, options)
     if weights is None:
         raise ValueError(
-            f"{name} needs --weights FILE: a published .pth, or what `widefield train --task reconstruction --model "
-            f"{name}` writes; 'gap-tv' needs none"
+            f"{name} needs --weights FILE: a published .pth, or what `widefield train --task reconstruction "
+            f"--model {name}` writes; 'gap-tv' needs none"
         )
     network = create_network(name, bands=bands, step=step, **options)
     load_weights(network, weights)

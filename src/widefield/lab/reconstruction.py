@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a reconstruction plan to its record: one network trained, or one classical solver run, on one set of cubes."""
+"""From a reconstruction plan to its record: a network trained, or a classical solver run, on a set of cubes."""
 
 from __future__ import annotations
 

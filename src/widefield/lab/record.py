@@ -52,7 +52,7 @@ class Record:
             found = None
         if found is None:
             write_text(path, plan.to_json() + "\n")
-        elif found != plan:
+        elif found.to_json() != plan.to_json():  # tuples come back as lists
             raise ValueError(f"{path} holds another experiment; choose another --out or delete that folder")
         if record.finished:
             try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshot reconstruction as a task: which crops at which step, what the sensor sees of them, the loss, the scores.
+"""Snapshot reconstruction as a task: which crops at which step, what the sensor sees of them, loss and scores.
 
-The recipes are those of the toolbox that the field trains with (MST, arXiv 2111.07910, and its successors): half of a
-batch are crops, half are mosaics of four crops; the loss is the root of the mean squared error over the batch.
+The recipes are those of the toolbox that the field trains with (MST, arXiv 2111.07910, and its successors): half of
+a batch are crops, half are mosaics of four crops; the loss is the root of the mean squared error over the batch.
 """
 
 from __future__ import annotations
@@ -114,18 +114,18 @@ class ReconstructionScore:
 class Reconstruction:
     """Batches, loss and scores of snapshot reconstruction.
 
-    `batch(step)` is a function of `(seed, step)`: a run that resumes at step s sees what the uninterrupted one saw.
+    `batch(step)` is a function of `(seed, step)`: a run that resumes at step s sees what an uninterrupted one saw.
 
     Args:
-        train, val: scenes.
+        train, val: scenes; without any to train on there are scores alone.
         mask: plain aperture `(h, w)` in [0, 1].
         step: columns between neighbouring bands.
         crop: of training; None: the largest that fits every scene and the mask, at most 256.
         batch_size: samples a step.
         mosaics: share of a batch that is put together from four crops of different scenes.
         augment: quarter turns and flips of the crops.
-        random_mask: every sample is coded by a random crop of the mask (the real-data recipe); else the crop's size
-            is taken from the mask's upper left corner, always the same.
+        random_mask: every sample is coded by a random crop of the mask (the real-data recipe); else the crop's
+            size is taken from the mask's upper left corner, always the same.
         noise: "none", or "shot": 11 bits at a quantum efficiency of 0.4.
         loss: of `LOSSES`.
         seed: of crops, order and noise.
@@ -165,7 +165,8 @@ class Reconstruction:
             )
         if mask.dim() != 2:
             raise ValueError(f"the mask must be a plain aperture (h, w), got {tuple(mask.shape)}")
-        height, width = (min(edges) for edges in zip(*train.sizes, strict=True))
+        # Scores alone need no training scene.
+        height, width = (min(edges) for edges in zip(*(train.sizes or val.sizes), strict=True))
         self.crop = crop or (min(256, height, mask.shape[0]), min(256, width, mask.shape[1]))
         if self.crop[0] > height or self.crop[1] > width:
             raise ValueError(
@@ -182,6 +183,8 @@ class Reconstruction:
         """The training batch of a step."""
         if step < 0:
             raise ValueError(f"step must not be negative, got {step}")
+        if not len(self.train):
+            raise ValueError("no training scene; give a folder that holds more than what scores are made on")
         pieced = round(self.mosaics * self.batch_size)
         cubes, masks = [], []
         for place in range(self.batch_size):

@@ -29,7 +29,10 @@ def test_binary_unit():
         torch.nn.init.normal_(parameter)
     x = torch.randn(2, 3, 5, 6, dtype=torch.float64)
     a, w, p = unit.affine, unit.conv.weight, unit.activation
-    z = F.conv2d((a.scale * x + a.shift).sign(), w.sign(), padding=1) * w.abs().mean((1, 2, 3))[:, None, None] + p.before
+    z = (
+        F.conv2d((a.scale * x + a.shift).sign(), w.sign(), padding=1) * w.abs().mean((1, 2, 3))[:, None, None]
+        + p.before
+    )
     expected = torch.where(z > 0, z, p.prelu.weight[:, None, None] * z) + p.after + x
     torch.testing.assert_close(unit(x), expected)
 
@@ -46,7 +49,7 @@ def test_binary_gradients_are_those_of_tanh_and_clamp():
 
 def test_widths_change_by_pairs_of_units():
     x = torch.randn(2, 4, 6, 8)
-    wide, narrow = Widened(4, halve=True), Narrowed(2, 3, double=True)
+    wide, narrow = Widened(4, downsample=True), Narrowed(2, 3, upsample=True)
     torch.testing.assert_close(wide(x)[:, 4:], wide.second(F.avg_pool2d(x, 2)))
     doubled = F.interpolate(x, scale_factor=2, mode="bilinear")
     expected = (narrow.first(doubled[:, :2]) + narrow.second(doubled[:, 2:])) / 2
@@ -97,7 +100,10 @@ def test_self_attention_written_out():
     torch.testing.assert_close(module(x), expected)
 
 
-NARROW = {"first": {"embed": 3, "middle": 4, "deep": 5, "leave": 2}, "recurrent": {"state": 3, "look": 2, "wide": 5}}
+NARROW = {
+    "first": {"embed": 3, "middle": 4, "deep": 5, "leave": 2},
+    "recurrent": {"state": 3, "look": 2, "wide": 5},
+}
 
 
 def test_residuals_of_the_recurrence_written_out():

@@ -2,7 +2,8 @@
 """One picture of a reconstructed cube: in colour, chosen bands side by side, spectra at chosen points.
 
 Colour from wavelengths: the CIE 1931 matching functions in the closed form of Wyman, Sloan and Shirley, Journal of
-Computer Graphics Techniques 2013, to sRGB. Without wavelengths in the visible, three bands stand for red, green, blue.
+Computer Graphics Techniques 2013, to sRGB. Without wavelengths in the visible, three bands stand for red, green,
+blue.
 """
 
 from __future__ import annotations

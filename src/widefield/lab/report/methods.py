@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a comparison of reconstruction methods: the table, the scenes, what each method makes of one of them."""
+"""The page of a comparison of reconstruction methods: the table, the scenes, what each method makes of one."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
     backward      band i - 1 likewise, from the last band on; bands to come are those of the forward pass
 
 Paper   BIRNAT: Bidirectional Recurrent Neural Networks with Adversarial Training for Video Snapshot Compressive
-        Imaging, ECCV 2020; for spectra TPAMI 2022. No arXiv. The form is the toolbox's of MST (arXiv:2111.07910): a
-        generator alone, no adversarial training.
+        Imaging, ECCV 2020; for spectra TPAMI 2022. No arXiv. The form is the toolbox's of MST (arXiv:2111.07910):
+        a generator alone, no adversarial training.
 Facts   convolutions: linear in the number of pixels, and sequential in the bands. Everything is in the dispersed
         frame until the end.
 *differs*: a pixel that no band reaches has y' = y (the code divides by zero). Odd sizes.
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from widefield.attention.sdpa import attention
 from widefield.core.errors import require_positive
@@ -88,8 +87,8 @@ class FirstBand(nn.Module):
     Args:
         bands: of the mask.
         widths: channels of the stages; see `FIRST`.
-        attend: call the self-attention, which the toolbox's file builds and leaves out. Its parameters are held either
-            way, so that its states load, and frozen where it is not called.
+        attend: call the self-attention, which the toolbox's file builds and leaves out. Its parameters are held
+            either way, so that its states load, and frozen where it is not called.
     """
 
     def __init__(self, bands: int, widths: Mapping[str, int], *, attend: bool) -> None:
@@ -205,8 +204,8 @@ class Cell(nn.Module):
 
 
 @network(
-    {"birnat": {}}, title="Recurrent Neural Networks for Snapshot Compressive Imaging", paper="TPAMI 2022", year=2022,
-    input="Y", mask="Phi",
+    {"birnat": {}}, title="Recurrent Neural Networks for Snapshot Compressive Imaging", paper="TPAMI 2022",
+    year=2022, input="Y", mask="Phi",
 )  # fmt: skip
 class BIRNAT(SnapshotNetwork):
     """Bidirectional recurrent network over the bands.

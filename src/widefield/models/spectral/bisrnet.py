@@ -78,13 +78,13 @@ class BinaryConv(nn.Module):
 class Widened(nn.Module):
     """Two units side by side on the same input: `(b, c, h, w)` to `(b, 2c, h, w)`, halved first where told to."""
 
-    def __init__(self, channels: int, size: int = 1, *, halve: bool = False) -> None:
+    def __init__(self, channels: int, size: int = 1, *, downsample: bool = False) -> None:
         super().__init__()
-        self.halve = halve
+        self.downsample = downsample
         self.first, self.second = BinaryConv(channels, size), BinaryConv(channels, size)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.halve:
+        if self.downsample:
             x = F.avg_pool2d(x, 2)
         return torch.cat([self.first(x), self.second(x)], 1)
 
@@ -93,14 +93,14 @@ class Narrowed(nn.Module):
     """The mean of two units, one for each half of the channels: `(b, 2c, h, w)` to `(b, c, h, w)`, doubled first
     where told to. Parts given one by one are put together along the channels."""
 
-    def __init__(self, channels: int, size: int = 1, *, double: bool = False) -> None:
+    def __init__(self, channels: int, size: int = 1, *, upsample: bool = False) -> None:
         super().__init__()
-        self.double = double
+        self.upsample = upsample
         self.first, self.second = BinaryConv(channels, size), BinaryConv(channels, size)
 
     def forward(self, *parts: Tensor) -> Tensor:
-        x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-        if self.double:
+        x = torch.cat(parts, 1)
+        if self.upsample:
             x = F.interpolate(x, scale_factor=2, mode="bilinear")
         first, second = x.chunk(2, 1)
         return (self.first(first) + self.second(second)) / 2
@@ -143,8 +143,8 @@ class BinaryBody(nn.Module):
             channels,
             len(blocks) - 1,
             lambda level, width: Blocks([BinaryBlock(width) for _ in range(blocks[level])]),
-            down=lambda width: Widened(width, 3, halve=True),
-            up=lambda width: Narrowed(width, 3, double=True),
+            down=lambda width: Widened(width, 3, downsample=True),
+            up=lambda width: Narrowed(width, 3, upsample=True),
             fuse=Narrowed,
         )
         self.map = BinaryConv(channels, 3)

@@ -8,10 +8,10 @@
 
 Paper   Coarse-to-Fine Sparse Transformer for Hyperspectral Image Reconstruction, ECCV 2022, arXiv:2203.04845.
 Facts   buckets of 64 tokens: linear in the number of pixels.
-*differs*: in evaluation the random directions of the hashes are those drawn once, from a seed, so that a cube is the
-same twice; the code draws them anew at every call, and so does training here. Any size (the code takes multiples of
-64, and two windows or more at a quarter of the size). Without selection there is no error map; the code makes a
-random one that nothing reads.
+*differs*: in evaluation the random directions of the hashes are those drawn once, from a seed, so that a cube is
+the same twice; the code draws them anew at every call, and so does training here. Any size (the code takes
+multiples of 64, and two windows or more at a quarter of the size). Without selection there is no error map; the
+code makes a random one that nothing reads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def rows(x: Tensor, places: Tensor) -> Tensor:
 class HashAttention(nn.Module):
     """SAH-MSA: tokens are sorted by a random projection, cut in buckets, and attend within their bucket.
 
-    Several rounds of that are mixed, each token's by the softmax of its log-normalisers. The logits are not scaled.
+    Several rounds of that are mixed, each token's by the softmax of its log-normalisers. Logits are not scaled.
 
     Shape: `(b, n, channels) -> (b, n, channels)`; n a multiple of the bucket.
 
@@ -120,7 +120,7 @@ class HashAttention(nn.Module):
             if self.training:
                 directions, offsets = torch.randn_like(directions), torch.rand_like(offsets)
             hashes = x @ directions.to(x.dtype) + offsets.to(x.dtype)
-            return hashes.movedim(-1, 0).argsort(-1, stable=True)
+            return hashes.movedim(-1, 0).sort(dim=-1, stable=True).indices
 
     def _heads(self, x: Tensor) -> Tensor:
         """`(b, n, c)` to `(b heads, n, c / heads)`."""
@@ -130,8 +130,8 @@ class HashAttention(nn.Module):
 class HashBlock(nn.Module):
     """SAHAB: hash attention in windows, the hard half of them or all, then a feed-forward everywhere.
 
-    Shape: `(b, channels, h, w)` and an error map `(b, 1, h, w)`, or none without selection, to `(b, channels, h, w)`;
-    height and width multiples of the window.
+    Shape: `(b, channels, h, w)` and an error map `(b, 1, h, w)`, or none without selection, to
+    `(b, channels, h, w)`; height and width multiples of the window.
 
     Args:
         channels: in and out.
@@ -143,7 +143,14 @@ class HashBlock(nn.Module):
     """
 
     def __init__(
-        self, channels: int, heads: int, *, patch: Pair = (8, 8), shift: int = 0, sparse: bool = True, seed: int = 0
+        self,
+        channels: int,
+        heads: int,
+        *,
+        patch: Pair = (8, 8),
+        shift: int = 0,
+        sparse: bool = True,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.window: Pair = (2 * patch[0], 2 * patch[1])
@@ -212,8 +219,8 @@ class Inverted(nn.Module):
     def __init__(self, in_channels: int, width: int, out_channels: int, *, stride: int = 1) -> None:
         super().__init__()
         self.widen = Pointwise(in_channels, width, bias=False)
-        self.spread = nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False) if stride > 1 else depthwise(
-            width, 3
+        self.spread = (
+            nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False) if stride > 1 else depthwise(width, 3)
         )
         self.narrow = Pointwise(width, out_channels, bias=False)
 
@@ -224,8 +231,8 @@ class Inverted(nn.Module):
 class SparsityEstimator(nn.Module):
     """A small U: features, and a map of where the reconstruction will be wrong.
 
-    Shape: `(b, in_channels, h, w)` to features `(b, channels, h, w)` and an error map `(b, 1, h, w)`, or to features
-    alone where `sparse` is false; height and width multiples of 4.
+    Shape: `(b, in_channels, h, w)` to features `(b, channels, h, w)` and an error map `(b, 1, h, w)`, or to
+    features alone where `sparse` is false; height and width multiples of 4.
     """
 
     def __init__(self, in_channels: int, channels: int, *, sparse: bool = True) -> None:
@@ -321,7 +328,7 @@ class CST(SnapshotNetwork):
         return self.reconstruct(first_estimate(y, self.bands, self.step), mask)
 
     def reconstruct(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        """From the first estimate and the mask of every band, `(b, l, h, w)` each, to the cube and the error map."""
+        """From the first estimate and the mask of every band, `(b, l, h, w)` each, to cube and error map."""
         height, width = x.shape[2:]
         multiple = 16 << (len(self.blocks) - 1)
         x, mask = pad_to_multiple(x, multiple), pad_to_multiple(mask.to(x.dtype), multiple)

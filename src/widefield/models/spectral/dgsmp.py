@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DGSMP: gradient steps under a Gaussian scale mixture prior whose means and weights a network reads from the cube.
+"""DGSMP: gradient steps under a Gaussian scale mixture prior; a network reads its means and weights from the cube.
 
     x <- x - 2 delta (A^T (A x - y) + w (x - u))      A and A^T learned: convolutions, then shift and sum
     u = spectral(vertical(horizontal(x)))             seven taps each, of their own at every place
 
 Paper   Deep Gaussian Scale Mixture Prior for Spectral Compressive Imaging, CVPR 2021, arXiv:2103.07152.
 Facts   convolutions: linear in the number of pixels. The mask is not used: the operator learns it.
-*differs*: any size (the code takes squares whose side is a multiple of 16): the features are padded by reflection for
-the U and its output cut back.
+*differs*: any size (the code takes squares whose side is a multiple of 16): the features are padded by reflection
+for the U and its output cut back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ TAPS = 7
 def convolutions(*channels: int, last: bool = True) -> nn.Sequential:
     """3x3 convolutions from each number of channels to the next, ReLU behind each, or behind all but the last."""
     layers: list[nn.Module] = []
-    for a, b in zip(channels[:-1], channels[1:], strict=True):
+    for a, b in pairwise(channels):
         layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU()]
     return nn.Sequential(*(layers if last else layers[:-1]))
 
@@ -109,9 +110,10 @@ class PriorNetwork(nn.Module):
             joined = torch.cat([skips.pop(), F.interpolate(x, scale_factor=2, mode="bilinear")], 1)
             x = decode(joined)
         # The filters are made of what enters the last decoder, the weights of what leaves it.
+        weights = self.weigh(x)
         taps = [generate(joined).unflatten(1, (TAPS, self.bands)) for generate in self.filters]
         with float32_island(x):
-            return self.weigh(x), [unit(widen(tap), 1).to(x.dtype) for tap in taps]
+            return weights, [unit(widen(tap), 1).to(x.dtype) for tap in taps]
 
 
 def filtered(x: Tensor, taps: Tensor, dim: int, *, mode: str) -> Tensor:

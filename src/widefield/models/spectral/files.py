@@ -35,8 +35,8 @@ def load_weights(network: SnapshotNetwork, path: Path | str) -> str:
         ]
         if wrong:
             raise ValueError(
-                f"{path}: weights of another size: {'; '.join(wrong[:5])}; build the network with the options it was "
-                "trained with"
+                f"{path}: weights of another size: {'; '.join(wrong[:5])}; build the network with the options it "
+                "was trained with"
             )
         network.load_state_dict(state)
         return "widefield"
@@ -62,10 +62,10 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except ImportError:
         raise
     except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{path} cannot be read as weights ({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
-            "accepted are .safetensors, and .pth files that hold tensors only (pickled modules are refused, since "
-            "loading them runs code)"
+            f"{path} cannot be read as weights ({why}); accepted are .safetensors, and .pth files that hold "
+            "tensors only (pickled modules are refused, since loading them runs code)"
         ) from error
     while isinstance(found, dict) and not any(isinstance(v, Tensor) for v in found.values()):
         inner = [v for v in found.values() if isinstance(v, dict)]
