@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshot reconstruction as a task: which crops at which step, what the sensor sees of them, loss and scores.
 
-The recipes are those of the toolbox that the field trains with (MST, arXiv 2111.07910, and its successors): half of
-a batch are crops, half are mosaics of four crops; the loss is the root of the mean squared error over the batch.
+The recipes are those of the toolbox that the field trains with (MST, arXiv 2111.07910, and its successors):
+half of a batch are crops, half are mosaics of four crops; the loss is the root of the mean squared error over the
+batch.
 """
 
 from __future__ import annotations
