@@ -27,11 +27,14 @@ import torch
 
 import widefield
 from benchmarks.plain import plain_versions
+from benchmarks.plain.reconstruction import NETWORKS
 from benchmarks.products import clustering_products, nmf_products
 from widefield.core import Context
 from widefield.core.files import write_json
 from widefield.core.registry import entry
-from widefield.measure import LiveBytes
+from widefield.imaging import dispersed_mask
+from widefield.measure import LiveBytes, count
+from widefield.models.spectral import create_network
 
 Call = Callable[[], object]
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -156,6 +159,25 @@ def whole_modules(size: int) -> Iterator[Result]:
         yield Result(
             f"{name} forward 1x512x{size}x{size}", "multiply-adds at the rate of a 1024^3 product", "seconds",
             a, _iqr(times), bound, 0.0, a / bound, a / bound, None,
+        )  # fmt: skip
+
+
+def networks(size: int) -> Iterator[Result]:
+    """Reconstruction networks on a snapshot of `size` x `size` pixels and 28 bands, forward."""
+    phi = dispersed_mask(torch.rand(size, size).round(), 28, 2)
+    y = torch.rand(1, *phi.shape[1:])
+    for name, written_out in NETWORKS.items():
+        network = create_network(name).eval()
+        title = f"{name} forward 1x28x{size}x{size}"
+        bound = count(network, (tuple(y.shape), tuple(phi.shape))).multiply_adds / gemm_rate()
+        with torch.no_grad():
+            ours, theirs = partial(network, y, phi), partial(written_out, network, y, phi)
+            found = timed(title, "written out", ours, theirs, 1 / 1.5, rounds=9, seconds=60)
+        yield found
+        ratio = found.ours / bound
+        yield Result(
+            title, "multiply-adds at the rate of a 1024^3 product", "seconds",
+            found.ours, found.ours_iqr, bound, 0.0, ratio, ratio, 2.7,
         )  # fmt: skip
 
 
@@ -284,6 +306,7 @@ def main() -> int:
             note(decompositions(size))
             note(whole_modules(size))
         note(against_plain("nonlocal", sizes[-1], rounds=5, seconds=120))
+        note(networks(64 if words.quick else 256))
     names = widefield.list_modules(words.modules)
     for name in names:
         note(against_plain(name, sizes[0]))
