@@ -246,8 +246,8 @@ class Growth:
 
 
 # Options with which the term that grows fastest leads on these maps. ISA's blocks make its quadratic term
-# n^2 / blocks^2, which for the published 8 x 8 leads from 256 x 256 on only; OCNet's ASP runs wide convolutions beside
-# its attention; PSANet halves the map, and its offsets are more than the smaller maps have.
+# n^2 / blocks^2, which for the published 8 x 8 leads from 256 x 256 on only; OCNet's ASP runs wide convolutions
+# beside its attention; PSANet halves the map, and its offsets are more than the smaller maps have.
 LEADING: dict[str, dict[str, Any]] = {
     "isa": {"blocks": [1]},
     "ocnet-asp": {"out_channels": 16, "reduce": 1, "rates": (12,)},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DAUHST, MST and MST++ with tokens of channels last, concatenated skips and rolled bands: as they are published.
 
-These take a network and its inputs `(y, phi)`; the scene has 256 x 256 pixels or another size that needs no padding.
+These take a network and its inputs `(y, phi)`; the scene has a size that needs no padding.
 """
 
 from __future__ import annotations
