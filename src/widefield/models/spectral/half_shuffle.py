@@ -128,6 +128,8 @@ def _sequences(x: Tensor) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(d) + bias) v` on `(b, g, n, d)`, with a bias `(g, n, n)` for all of them."""
+    if not torch.is_grad_enabled():
+        bias = bias.detach()  # a parameter as the mask would rule the fused kernel out
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype)[None])
 
 
