@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from widefield.core.fused import convolve, serves
+
 
 class Pointwise(nn.Module):
     """`(b, in, *space) -> (b, out, *space)`, for any number of spatial dimensions.
@@ -45,6 +47,11 @@ class Pointwise(nn.Module):
         if not more:
             return _apply(self.weight, self.bias, x)
         first, *rest = self.weight.split([part.shape[1] for part in (x, *more)], 1)
+        if serves(x):
+            y = _apply(first, self.bias, x)
+            for weight, part in zip(rest, more, strict=True):
+                y += _apply(weight, None, part)
+            return y
         y = _apply(first, self.bias, x.flatten(2))
         for weight, part in zip(rest, more, strict=True):
             tokens = part.flatten(2)
@@ -127,6 +134,8 @@ def _apply(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     if weight.dtype != x.dtype and not (x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)):
         weight = weight.to(x.dtype)
         bias = bias.to(x.dtype) if bias is not None else None
+    if serves(x):
+        return convolve(x, weight[:, :, None, None], bias)
     tokens = x.flatten(2)
     if tokens.stride(1) == 1 and weight.shape[1] > 1:
         y = F.linear(tokens.mT, weight, bias).mT

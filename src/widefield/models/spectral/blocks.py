@@ -5,10 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from widefield.core.fused import convolve_gelu, serves
 from widefield.core.pointwise import Pointwise
+
+
+# Rows of a strip of the feed-forward.
+ROWS = 16
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -33,7 +39,8 @@ class FeedForward(nn.Module):
         self.narrow = Pointwise(factor * channels, channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.narrow(F.gelu(self.spread(F.gelu(self.widen(x)))))
+        x = convolve_gelu(x, self.widen.weight[:, :, None, None])
+        return self.narrow(convolve_gelu(x, self.spread.weight, padding=1))
 
 
 class Block(nn.Module):
@@ -51,7 +58,17 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, *guides: Tensor) -> Tensor:
         x = x + self.attention(self.first_norm(x), *guides)
-        return x + self.feed_forward(self.second_norm(x))
+        return self._fed_in_strips(x) if serves(x) else x + self.feed_forward(self.second_norm(x))
+
+    def _fed_in_strips(self, x: Tensor) -> Tensor:
+        """`x + feed_forward(norm(x))`, rows by rows, so that what is four times as wide stays in the cache."""
+        height, y = x.shape[2], torch.empty_like(x)
+        for top in range(0, height, ROWS):
+            bottom = min(top + ROWS, height)
+            first, end = max(top - 1, 0), min(bottom + 1, height)  # the 3x3 sees a row above and one below
+            strip = self.feed_forward(self.second_norm(x[:, :, first:end]))[:, :, top - first : bottom - first]
+            torch.add(x[:, :, top:bottom], strip, out=y[:, :, top:bottom])
+        return y
 
 
 class Blocks(nn.Module):
@@ -124,6 +141,7 @@ class UShape(nn.Module):
     def forward(self, x: Tensor, guides: Sequence[Sequence[Tensor]] | None = None) -> Tensor:
         """`(b, c, h, w)` to the same; `guides[level]` go to the blocks of that level."""
         guides = guides or [()] * (self.levels + 1)
+        x = x.contiguous(memory_format=torch.channels_last)
         skips = []
         for level in range(self.levels):
             x = self.down_blocks[level](x, *guides[level])

@@ -101,7 +101,7 @@ class HalfShuffleAttention(nn.Module):
         if self.shuffled is not None:
             table = table_at(self.shuffled, self.grid, (h // rows, w // columns))
             halves.append(_attend([t[:, self.local_heads :] for t in qkv], table, _BETWEEN))
-        return self.project(*(y.reshape(x.shape[0], -1, h, w) for y in halves))
+        return self.project(*(y.flatten(5).flatten(1, 2).flatten(2, 3).movedim(-1, 1) for y in halves))
 
     def _cut(self, x: Tensor) -> Tensor:
         """`(b, heads head_width, h, w)` to the seven axes."""
@@ -115,10 +115,10 @@ def _table(heads: int, length: int) -> nn.Parameter | None:
 
 
 def _attend(qkv: Sequence[Tensor], table: Tensor, order: Sequence[int]) -> Tensor:
-    """Attention along the sequences of an order; the seven axes in, the seven axes out."""
+    """Attention along the sequences of an order; the seven axes in, out with the channels last: 0 3 4 5 6 1 2."""
     q, k, v = (t.permute(*order) for t in qkv)
     y = attend(_sequences(q), _sequences(k), _sequences(v), table)
-    return y.reshape(q.shape).permute([order.index(axis) for axis in range(7)])
+    return y.reshape(q.shape).permute([order.index(axis) for axis in (0, 3, 4, 5, 6, 1, 2)])
 
 
 def _sequences(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from widefield.core.fused import convolve_gelu
 from widefield.core.numerics import float32_island, unit, widen
 from widefield.core.pointwise import Pointwise
 from widefield.imaging import disperse, first_estimate, undisperse
@@ -48,7 +49,8 @@ def spectral_attention(q: Tensor, k: Tensor, v: Tensor, temperature: Tensor) -> 
     with float32_island(v):
         q, k = unit(widen(q), -1), unit(widen(k), -1)
         weights = (k @ q.mT * temperature.to(q.dtype)).softmax(-1)  # (b, g, d, d)
-        return (weights @ widen(v)).to(v.dtype)
+        # Transposed, so that the channels of a position stay together in memory.
+        return (widen(v).mT @ weights.mT).mT.to(v.dtype)
 
 
 def channel_crop(x: Tensor, width: int, step: float) -> Tensor:
@@ -71,6 +73,17 @@ class MaskGuide(nn.Module):
     def forward(self, mask: Tensor, width: int, step: float) -> Tensor:
         u = self.enter(mask)
         return channel_crop(u + u * torch.sigmoid(self.spread(self.mix(u))), width, step)
+
+
+class Position(nn.Sequential):
+    """Depthwise 3x3, GELU, depthwise 3x3, without biases."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(depthwise(channels, 3), nn.GELU(), depthwise(channels, 3))
+
+    def forward(self, input: Tensor) -> Tensor:
+        first, _, second = self
+        return second(convolve_gelu(input, first.weight, padding=1))
 
 
 class SpectralAttention(nn.Module):
@@ -96,15 +109,16 @@ class SpectralAttention(nn.Module):
         self.value = Pointwise(channels, inner, bias=False)
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
         self.project = Pointwise(inner, channels)
-        self.position = nn.Sequential(depthwise(channels, 3), nn.GELU(), depthwise(channels, 3))
+        self.position = Position(channels)
         self.guide = MaskGuide(channels) if guided else None
 
     def forward(self, x: Tensor, *masks: Tensor) -> Tensor:
         value = self.value(x)
         weighted = value if self.guide is None else value * self.guide(masks[0], x.shape[-1], self.step)
         q, k, v = (t.flatten(2).unflatten(1, (self.heads, -1)) for t in (self.query(x), self.key(x), weighted))
-        y = spectral_attention(q, k, v, self.temperature).flatten(1, 2).unflatten(-1, x.shape[2:])
-        return self.project(y) + self.position(value)
+        y = spectral_attention(q, k, v, self.temperature).movedim(-1, 1).flatten(2)  # (b, n, c)
+        y = self.project(y.mT.unflatten(-1, x.shape[2:]))
+        return y + self.position(value)
 
 
 @network(
