@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 _FUSED = getattr(getattr(torch.ops, "mkldnn", None), "_convolution_pointwise", None)
 # Wider maps are bound by arithmetic, and the matrix product is as fast.
@@ -27,17 +29,35 @@ def serves(x: Tensor) -> bool:
         and x.dim() == 4
         and x.shape[1] <= WIDEST
         and x.numel() > 0
-        and x.is_contiguous(memory_format=torch.channels_last)
-        and type(x) is Tensor
+        and channels_last(x)
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         and not torch.is_autocast_enabled("cpu")
+        and not watched()
     )
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padding: int = 0, gelu: bool = False) -> Tensor:
+def channels_last(x: Tensor) -> bool:
+    """Whether `(b, c, h, w)` lies in memory as `(b, h, w, c)`."""
+    _, c, h, w = x.shape
+    return x.stride() == (h * w * c, 1, w * c, c)
+
+
+def lay_channels_last(x: Tensor) -> Tensor:
+    """The same map, in memory as `(b, h, w, c)`; a copy where it lies otherwise."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def watched() -> bool:
+    """Whether something counts or transforms the operations: `vmap`, fake tensors, a dispatch mode."""
+    return peek_interpreter_stack() is not None or _get_current_dispatch_mode() is not None
+
+
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, padding: int = 0, gelu: bool = False
+) -> Tensor:
     """A convolution of stride 1, then GELU where asked for, on a map that `serves` accepts.
 
     Args:

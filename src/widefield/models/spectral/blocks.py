@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from widefield.core.fused import convolve_gelu, serves
+from widefield.core.fused import convolve_gelu, lay_channels_last, serves
 from widefield.core.pointwise import Pointwise
-
 
 # Rows of a strip of the feed-forward.
 ROWS = 16
@@ -141,7 +139,7 @@ class UShape(nn.Module):
     def forward(self, x: Tensor, guides: Sequence[Sequence[Tensor]] | None = None) -> Tensor:
         """`(b, c, h, w)` to the same; `guides[level]` go to the blocks of that level."""
         guides = guides or [()] * (self.levels + 1)
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = lay_channels_last(x)
         skips = []
         for level in range(self.levels):
             x = self.down_blocks[level](x, *guides[level])

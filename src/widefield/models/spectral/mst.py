@@ -83,6 +83,7 @@ class Position(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         first, _, second = self
+        assert isinstance(first, nn.Conv2d)
         return second(convolve_gelu(input, first.weight, padding=1))
 
 
