@@ -17,6 +17,7 @@ from widefield.data.cube_sets import CubeData
 from widefield.imaging import dispersed_width
 from widefield.lab.comparison import parse_options
 from widefield.lab.loop import Watcher
+from widefield.lab.ranking import compare_scores, ranking
 from widefield.lab.reconstruction import (
     Estimator,
     ReconstructionPlan,
@@ -26,7 +27,6 @@ from widefield.lab.reconstruction import (
     network_estimator,
     run_reconstruction,
 )
-from widefield.lab.ranking import compare_scores, ranking
 from widefield.lab.record import Record
 from widefield.lab.statistics import estimate, verdict
 from widefield.measure import count

@@ -8,7 +8,7 @@ seeds; one that its interval covers is called none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 from widefield.lab.statistics import Estimate, estimate, verdict
@@ -46,7 +46,7 @@ def ranking(rows: Sequence[Mapping[str, Any]]) -> str:
     if len(found) < 2:
         return ""
     text = found[0]["method"]
-    for higher, lower in zip(found, found[1:], strict=False):
+    for higher, lower in pairwise(found):
         text += f" {_SIGN[_difference(higher, lower)]} {lower['method']}"
     said = [f"order here: {text}"]
     known = [row for row in rows if row["method"] in PUBLISHED_PSNR]
