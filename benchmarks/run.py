@@ -247,8 +247,8 @@ class Growth:
 
 # Options with which the term that grows fastest leads on these maps. ISA's blocks make its quadratic term
 # n^2 / blocks^2, which for the published 8 x 8 leads from 256 x 256 on only; OCNet's ASP runs wide convolutions
-# beside its attention; PSANet halves the map, and predicts a logit for each of its many offsets, which is linear in n;
-# what PPM does after pooling is the same for every map.
+# beside its attention; PSANet halves the map, and predicts a logit for each of its many offsets, which is linear
+# in n; what PPM does after pooling is the same for every map.
 LEADING: dict[str, dict[str, Any]] = {
     "isa": {"blocks": [1]},
     "ocnet-asp": {"out_channels": 16, "reduce": 1, "rates": (12,)},
