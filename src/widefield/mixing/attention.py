@@ -66,9 +66,9 @@ class SelfAttention(nn.Module):
         q, k, _ = split_heads(self.qkv(x), self.heads)
         return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
 
-    def multiply_adds(self, tokens: int) -> int:
-        """Of one sample of so many tokens."""
-        return 4 * tokens * self.width**2 + 2 * tokens**2 * self.width
+    def multiply_adds(self, tokens: int, width: int) -> int:
+        """Of one sample of so many tokens of that width."""
+        return 4 * tokens * width**2 + 2 * tokens**2 * width
 
 
 @register_mixer(

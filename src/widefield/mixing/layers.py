@@ -71,9 +71,9 @@ class FeedForward(nn.Module):
         hidden = self._drop(F.gelu(self.enter(x), approximate=self.approximate))
         return self._drop(self.leave(hidden))
 
-    def multiply_adds(self, tokens: int) -> int:
-        """Of one sample of so many tokens."""
-        return 2 * tokens * self.enter.in_features * self.enter.out_features
+    def multiply_adds(self, tokens: int, width: int) -> int:
+        """Of one sample of so many tokens of that width."""
+        return 2 * tokens * width * self.enter.out_features
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout) if self.training and self.dropout else x
@@ -103,10 +103,12 @@ class Residual(nn.Module):
         super().__init__()
         if not 0 <= drop_path < 1:
             raise ValueError(f"drop_path must be at least 0 and below 1, got {drop_path}")
-        self.norm, self.branch, self.drop_path = norm, branch, drop_path
+        self.norm, self.branch, self.width, self.drop_path = norm, branch, width, drop_path
         self.gamma = None if scale is None else nn.Parameter(torch.full((width,), float(scale)))
 
     def forward(self, x: Tensor, space: Space | None = None) -> Tensor:
+        if x.dim() != 3 or x.shape[-1] != self.width:
+            raise ValueError(f"this block takes tokens (b, n, {self.width}), got {tuple(x.shape)}")
         y = self.norm(x)
         y = self.branch(y, space) if getattr(self.branch, "spatial", False) else self.branch(y)
         if self.gamma is not None:
@@ -138,7 +140,7 @@ class Block(nn.Sequential):
         Raises:
             AttributeError: a branch does not say what it costs.
         """
-        return sum(branch.branch.multiply_adds(tokens) for branch in self)
+        return sum(part.branch.multiply_adds(tokens, part.width) for part in self)
 
 
 def layer_norm(width: int) -> nn.LayerNorm:
@@ -159,13 +161,14 @@ class TokenLinear(FixedTokens):
     def __init__(self, tokens: int) -> None:
         super().__init__(tokens)
         self.linear = nn.Linear(tokens, tokens)
+        initialise_(self.linear, "normal")
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
         return over_tokens(x, self.linear.weight, self.linear.bias)
 
     def multiply_adds(self, tokens: int, width: int) -> int:
-        """Of one sample of so many tokens of so many channels."""
+        """Of one sample of so many tokens of that width."""
         return tokens * tokens * width
 
     def resample_(self, to_new: Tensor, to_old: Tensor) -> None:

@@ -53,6 +53,10 @@ class TokenMixing(FixedTokens):
         hidden = self._drop(F.gelu(over_tokens(x, enter.weight, enter.bias), approximate=self.map.approximate))
         return self._drop(over_tokens(hidden, leave.weight, leave.bias))
 
+    def multiply_adds(self, tokens: int, width: int) -> int:
+        """Of one sample of so many tokens of that width."""
+        return 2 * tokens * width * self.hidden
+
     def resample_(self, to_new: Tensor, to_old: Tensor) -> None:
         replace_linear_(self.map.enter, columns=to_old)
         replace_linear_(self.map.leave, rows=to_new)
@@ -63,7 +67,7 @@ class TokenMixing(FixedTokens):
 
 @register_mixer(
     "mlp-mixer", title="MLP-Mixer: An all-MLP Architecture for Vision", paper="arXiv:2105.01601", year=2021,
-    fixed_size=True, prefix_tokens=0, positions="none", growing_drop_path=True, zero_head=True,
+    fixed_size=True, prefix_tokens=0, positions="none", growing_drop_path=False, zero_head=True,
 )  # fmt: skip
 class MixerBlock(Block):
     """`u = x + M_S(LN(x)^T)^T`, `y = u + M_C(LN(u))`: `(b, tokens, width) -> (b, tokens, width)`.
@@ -88,7 +92,6 @@ class MixerBlock(Block):
         dropout: float = 0.0,
         drop_path: float = 0.0,
     ) -> None:
-        self.width, self.tokens = width, tokens
         hidden_tokens = max(width // 2, 1) if hidden_tokens is None else hidden_tokens
         mixing = TokenMixing(tokens, hidden_tokens, tanh_gelu=tanh_gelu, dropout=dropout)
         forward = FeedForward(
