@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from golden import Case, Replay, Tensors, adapter
 from torch import nn
@@ -19,6 +19,7 @@ from widefield.mixing import (
     RepMLPBlock,
     ResMLPBlock,
 )
+from widefield.models.tokens import RepMLPNet, TokenClassifier
 
 
 def on_tokens(module: nn.Module, source: str) -> Replay:
@@ -26,8 +27,39 @@ def on_tokens(module: nn.Module, source: str) -> Replay:
     return Replay(module, source, lambda inputs: {"x": module(inputs["x"])})
 
 
-Build = Callable[[Case], Replay]
-BLOCKS: dict[str, Build] = {}
+def classifier(case: Case, **options: object) -> TokenClassifier:
+    """The network of a case, in the references' option names."""
+    config = case.config
+    return TokenClassifier(
+        config["num_classes"],
+        image_size=config["img_size"],
+        patch=config["patch_size"],
+        in_channels=config["in_chans"],
+        width=config["embed_dim"],
+        depth=config.get("depth", config.get("num_blocks")),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def attention_options(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "heads": config["num_heads"],
+        "hidden": int(config["embed_dim"] * config["mlp_ratio"]),
+        "qkv_bias": config["qkv_bias"],
+        "scale": config.get("init_values"),
+    }
+
+
+def on_images(model: TokenClassifier, source: str) -> Replay:
+    def run(inputs: Tensors) -> Tensors:
+        tokens = model.forward_features(inputs["image"])
+        found = {"tokens": tokens, "class_features": tokens[:, 0], "logits": model.forward_head(tokens)}
+        if model.distilled_head is not None:
+            found["class_logits"] = model.head(tokens[:, 0])
+            found["distilled_logits"] = model.distilled_head(tokens[:, 1])
+        return found
+
+    return Replay(model, source, run)
 
 
 @adapter("attention_only")
@@ -37,9 +69,7 @@ def attention_only(case: Case) -> Replay:
     if case.meta["variant"] == "plain":
         return on_tokens(AttentionOnlyPlainBlock(config["dim"], **options), "timm")
     return on_tokens(
-        AttentionOnlyBlock(
-            config["dim"], config["num_tokens"], feature_heads=config["token_heads"], **options
-        ),
+        AttentionOnlyBlock(config["dim"], config["num_tokens"], feature_heads=config["token_heads"], **options),
         "ff-only",
     )
 
@@ -53,7 +83,16 @@ def vit(case: Case) -> Replay:
             qkv_bias=config["qkv_bias"],
         )  # fmt: skip
         return on_tokens(module, "timm")
-    raise NotImplementedError
+    pooled = not config["class_token"]
+    model = classifier(
+        case, mixer_options=attention_options(config), prefix_tokens=0 if pooled else 1, norm_after_pool=pooled
+    )
+    return on_images(model, "timm")
+
+
+@adapter("deit")
+def deit(case: Case) -> Replay:
+    return on_images(classifier(case, mixer_options=attention_options(case.config), prefix_tokens=2), "deit")
 
 
 @adapter("ff_only")
@@ -63,7 +102,8 @@ def ff_only(case: Case) -> Replay:
         width, tokens, ratio = config["dim"], config["num_tokens"], config["mlp_ratio"]
         module = FeedForwardOnlyBlock(width, tokens, hidden=int(width * ratio), hidden_tokens=int(tokens * ratio))
         return on_tokens(module, "ff-only")
-    raise NotImplementedError
+    hidden = int(config["embed_dim"] * config["mlp_ratio"])
+    return on_images(classifier(case, mixer="ff-only", mixer_options={"hidden": hidden}), "ff-only")
 
 
 @adapter("mlp_mixer")
@@ -74,7 +114,9 @@ def mlp_mixer(case: Case) -> Replay:
         hidden_tokens, hidden = (int(ratio * width) for ratio in config["mlp_ratio"])
         module = MixerBlock(width, config["seq_len"], hidden_tokens=hidden_tokens, hidden=hidden)
         return on_tokens(module, "timm")
-    raise NotImplementedError
+    hidden_tokens, hidden = (int(ratio * config["embed_dim"]) for ratio in config["mlp_ratio"])
+    options = {"hidden_tokens": hidden_tokens, "hidden": hidden}
+    return on_images(classifier(case, mixer="mlp-mixer", mixer_options=options), "timm")
 
 
 @adapter("resmlp")
@@ -122,3 +164,21 @@ def repmlp_2021(case: Case) -> Replay:
         merged="fc3.bias" in case.state,
     )
     return on_tokens(module, "repmlp")
+
+
+@adapter("repmlpnet")
+def repmlpnet(case: Case) -> Replay:
+    config = case.config
+    assert config["hs"] == config["ws"]
+    model = RepMLPNet(
+        config["num_class"],
+        in_channels=config["in_channels"],
+        patch=config["patch_size"][0],
+        channels=config["channels"],
+        blocks=config["num_blocks"],
+        partitions=config["hs"],
+        sharesets=config["sharesets_nums"],
+        kernels=config["reparam_conv_k"],
+        reduction=config["globalperceptron_reduce"],
+    )
+    return Replay(model, "repmlp", lambda inputs: {"logits": model(inputs["image"])})

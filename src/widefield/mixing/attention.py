@@ -49,7 +49,9 @@ class SelfAttention(nn.Module):
         require_positive("SelfAttention", width=width, heads=heads)
         self.width, self.heads, self.dropout = width, heads or max(width // 64, 1), dropout
         if width % self.heads:
-            raise ValueError(f"SelfAttention: {self.heads} heads do not divide the width {width}; choose a divisor")
+            raise ValueError(
+                f"SelfAttention: {self.heads} heads do not divide the width {width}; choose a divisor"
+            )
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.project = nn.Linear(width, width)
         initialise_(self.qkv, "normal")
@@ -100,9 +102,7 @@ class AttentionBlock(Block):
         drop_path: float = 0.0,
     ) -> None:
         attention = SelfAttention(width, heads, qkv_bias=qkv_bias, dropout=dropout)
-        forward = FeedForward(
-            width, 4 * width if hidden is None else hidden, tanh_gelu=tanh_gelu, dropout=dropout
-        )
+        forward = FeedForward(width, 4 * width if hidden is None else hidden, tanh_gelu=tanh_gelu, dropout=dropout)
         super().__init__(
             token=Residual(layer_norm(width), attention, width, scale=scale, drop_path=drop_path),
             channel=Residual(layer_norm(width), forward, width, scale=scale, drop_path=drop_path),

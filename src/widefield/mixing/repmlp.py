@@ -79,7 +79,9 @@ class RepMLP(nn.Module):
         if height % h or width % w:
             raise ValueError(f"RepMLP: partitions of {h} x {w} do not tile a map of {height} x {width}")
         if channels % groups or out_channels % groups:
-            raise ValueError(f"RepMLP: {groups} groups do not divide {channels} channels in and {out_channels} out")
+            raise ValueError(
+                f"RepMLP: {groups} groups do not divide {channels} channels in and {out_channels} out"
+            )
         self.channels, self.out_channels = channels, out_channels
         self.size, self.partition = (height, width), (h, w)
         self.kernels, self.groups = tuple(kernels), groups

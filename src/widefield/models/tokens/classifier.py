@@ -90,7 +90,9 @@ class TokenClassifier(nn.Module):
         if len(size) != 2 or min(size) < 1 or size[0] % patch or size[1] % patch:
             raise ValueError(f"TokenClassifier: image_size {image_size} must be multiples of the patch, {patch}")
         if not isinstance(num_classes, int) or num_classes < 0:
-            raise ValueError(f"TokenClassifier: num_classes must be a whole number, 0 or more; got {num_classes!r}")
+            raise ValueError(
+                f"TokenClassifier: num_classes must be a whole number, 0 or more; got {num_classes!r}"
+            )
         kind = _kind(mixer)
         prefix = kind.prefix_tokens if prefix_tokens is None else prefix_tokens
         if prefix not in (0, 1, 2):
@@ -101,7 +103,9 @@ class TokenClassifier(nn.Module):
                 "would never hear of the image; leave prefix_tokens at 0, the head then reads the mean"
             )
         if norm_after_pool and prefix:
-            raise ValueError("TokenClassifier: norm_after_pool is for prefix_tokens=0; a class token is not pooled")
+            raise ValueError(
+                "TokenClassifier: norm_after_pool is for prefix_tokens=0; a class token is not pooled"
+            )
         positions = kind.positions if positions is None else positions
         if positions not in POSITIONS:
             raise unknown("positions", positions, POSITIONS)
@@ -272,7 +276,9 @@ class TokenClassifier(nn.Module):
                 f"got {tuple(x.shape)}"
             )
         if not torch.is_floating_point(x):
-            raise TypeError(f"this network takes normalised floating-point images, got {x.dtype}; convert with float()")
+            raise TypeError(
+                f"this network takes normalised floating-point images, got {x.dtype}; convert with float()"
+            )
         if not torch.compiler.is_compiling() and x.numel() == 0:
             raise ValueError(f"this network needs at least one image and one patch, got {tuple(x.shape)}")
         space = (x.shape[2] // p, x.shape[3] // p)

@@ -86,10 +86,14 @@ def load_weights(network: TokenClassifier | RepMLPNet, path: Path | str) -> str:
     own = network.state_dict()
     if state.keys() == own.keys():
         wrong = [
-            f"{k} is {tuple(state[k].shape)}, ours {tuple(v.shape)}" for k, v in own.items() if state[k].shape != v.shape
+            f"{k} is {tuple(state[k].shape)}, ours {tuple(v.shape)}"
+            for k, v in own.items()
+            if state[k].shape != v.shape
         ]
         if wrong:
-            raise ValueError(f"{path}: weights of another size: {'; '.join(wrong[:5])}; build the network likewise")
+            raise ValueError(
+                f"{path}: weights of another size: {'; '.join(wrong[:5])}; build the network likewise"
+            )
         network.load_state_dict(state)
         return "widefield"
     source = _nearest(network, state)

@@ -39,9 +39,7 @@ class ClassifierEntry:
 _ENTRIES: dict[str, ClassifierEntry] = {}
 
 
-def _publish(
-    title: str, paper: str, year: int, networks: Mapping[str, Mapping[str, Any]], **shared: Any
-) -> None:
+def _publish(title: str, paper: str, year: int, networks: Mapping[str, Mapping[str, Any]], **shared: Any) -> None:
     for name, options in networks.items():
         _ENTRIES[name] = ClassifierEntry(name, TokenClassifier, {**shared, **options}, title, paper, year)
 
