@@ -5,10 +5,10 @@
     y = x + MSA(LN(x)),   z   = y   + MSA(LN(y))              over the tokens:   "attention-only-plain"
 
 Paper   Do You Even Need Attention? A Stack of Feed-Forward Layers Does Surprisingly Well on ImageNet, 2021,
-        arXiv:2105.02723, its ablation; no code was published. The text ("over the feature dimension") and the printed
-        4.0 million parameters speak for the first reading.
-Facts   over the features: cost of that half 4 n^2 d + 2 n d^2 multiply-adds, the number of tokens is fixed. Over the
-        tokens: any number of them.
+        arXiv:2105.02723, its ablation; no code was published. The text ("over the feature dimension") and the
+        printed 4.0 million parameters speak for the first reading.
+Facts   over the features: cost of that half 4 n^2 d + 2 n d^2 multiply-adds, the number of tokens is fixed. Over
+        the tokens: any number of them.
 Differs 197 tokens, a prime, allow one head over the features only; here the number of heads is an option.
 """
 
@@ -63,8 +63,8 @@ class FeatureAttention(FixedTokens):
         """
         if self.attention.heads > 1:
             raise ValueError(
-                f"FeatureAttention with {self.attention.heads} heads cannot be resized: each head owns some of the "
-                "tokens, which another grid does not have; build it with heads=1"
+                f"FeatureAttention with {self.attention.heads} heads cannot be resized: each head owns some "
+                "of the tokens, which another grid does not have; build it with heads=1"
             )
         return super().resize(old, new, prefix=prefix)
 

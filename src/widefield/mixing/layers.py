@@ -8,6 +8,7 @@ of residual branches, in the order in which its paper has them.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +141,11 @@ class Block(nn.Sequential):
         Raises:
             AttributeError: a branch does not say what it costs.
         """
-        return sum(part.branch.multiply_adds(tokens, part.width) for part in self)
+        return sum(part.branch.multiply_adds(tokens, part.width) for part in self.branches())
+
+    def branches(self) -> list[Any]:
+        """The residual branches, in their order."""
+        return list(self)
 
 
 def layer_norm(width: int) -> nn.LayerNorm:

@@ -6,8 +6,8 @@
 Paper   MLP-Mixer: An all-MLP Architecture for Vision, NeurIPS 2021, arXiv:2105.01601, equation 1.
 Facts   cost 2 n d hidden_tokens + 2 n d hidden multiply-adds: linear in n, since the token map's hidden width is a
         multiple of d, not of n. The number of tokens is fixed. Both norms run over the channels.
-Differs `resize` interpolates the token map; the paper, for whole factors, copies it along a block diagonal. GELU is
-        exact unless asked otherwise; the authors' Flax has the tanh form.
+Differs `resize` interpolates the token map; the paper, for whole factors, copies it along a block diagonal. GELU
+        is exact unless asked otherwise; the authors' Flax has the tanh form.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RepMLP (2021): a map over positions *and* channels of each partition, beside convolutions, and a global perceptron.
+"""RepMLP (2021): a map over positions *and* channels of each partition, beside convolutions.
 
     x' = x + FC(ReLU(FC(BN(pool(x)))))             one number a partition and channel
     y  = BN(W vec(x')) + sum_k BN_k(F_k * x')      in each partition
@@ -11,8 +11,8 @@ Paper   RepMLP: Re-parameterizing Convolutions into Fully-connected Layers for I
         arXiv:2105.01883.
 Facts   cost c_out (c_in / g) n h w + 2 (c p q)^2 / reduction multiply-adds on n positions in p x q partitions of
         h x w. The size of the map is fixed, by the global perceptron; with one partition there is none of that.
-Differs merging returns a new block (the code deletes modules in place). There is no `resize`: the two maps over all
-        partitions of all channels know no grid to interpolate on that keeps their groups.
+Differs merging returns a new block (the code deletes modules in place). There is no `resize`: the two maps over
+        all partitions of all channels know no grid to interpolate on that keeps their groups.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RepMLP(nn.Module):
         merge_error: as of `RepMLPBlock`.
 
     Raises:
-        ValueError: partitions that do not tile the map, groups that do not divide, even kernels; at the call, a map
-            of another size.
+        ValueError: partitions that do not tile the map, groups that do not divide, even kernels; at the call, a
+            map of another size.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class RepMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 4 or tuple(x.shape[1:]) != (self.channels, *self.size):
             raise ValueError(
-                f"this RepMLP takes maps (b, {self.channels}, {self.size[0]}, {self.size[1]}), whose size is fixed; "
-                f"got {tuple(x.shape)}"
+                f"this RepMLP takes maps (b, {self.channels}, {self.size[0]}, {self.size[1]}), whose size is "
+                f"fixed; got {tuple(x.shape)}"
             )
         parts = to_partitions(x, self.partition)  # (b, p, q, c, h, w)
         parts = parts + self.summary(parts)

@@ -3,8 +3,8 @@
 
     y = g * (BN(W x) + sum_k BN_k(F_k * x)),   g = sigmoid(W_2 ReLU(W_1 mean(x)))
 
-Channel c uses map c mod s: groups of s channels share one set of s maps. Not to be confused with `RepMLP`, the block
-of 2021, whose map also mixes channels.
+Channel c uses map c mod s: groups of s channels share one set of s maps. Not to be confused with `RepMLP`, the
+block of 2021, whose map also mixes channels.
 
 Paper   RepMLPNet: Hierarchical Vision MLP with Re-parameterized Locality, CVPR 2022, arXiv:2112.11081.
 Facts   cost c n h w multiply-adds on n positions in partitions of h x w. Between partitions only the gate looks.
@@ -94,8 +94,8 @@ class RepMLPBlock(nn.Module):
         sharesets: s, how many maps there are; it divides the channels. None: one a channel.
         kernels: of the convolutions, odd.
         reduction: of the gate's hidden width.
-        interchanged: read partitions and channel groups back in the order of the authors' code, to run weights that
-            were trained so; without effect with one partition or one map a channel.
+        interchanged: read partitions and channel groups back in the order of the authors' code, to run weights
+            that were trained so; without effect with one partition or one map a channel.
         merged: build the merged form at once, for weights that were saved merged.
 
     Attributes:
@@ -153,7 +153,7 @@ class RepMLPBlock(nn.Module):
         return y * gate[:, :, None, None]
 
     def mix(self, x: Tensor) -> Tensor:
-        """The shared maps and the convolutions on `(rows, s, h, w)`, a row for each partition and channel group."""
+        """The shared maps and the convolutions on `(rows, s, h, w)`, a row a partition and channel group."""
         h, w = self.partition
         weight = self.weight.to(x.dtype).unflatten(0, (self.sharesets, h * w))
         y = torch.einsum("rsm,som->rso", x.flatten(2), weight)
@@ -193,7 +193,7 @@ class RepMLPBlock(nn.Module):
 
     @torch.no_grad()
     def resize(self, partition: tuple[int, int]) -> Self:
-        """A copy for partitions of another size: the maps are interpolated there and back; norms and convolutions stay.
+        """A copy for partitions of another size: the maps are interpolated, norms and convolutions stay.
 
         Raises:
             ValueError: a merged block, whose maps hold convolutions that would be interpolated with them.

@@ -54,7 +54,8 @@ class FixedTokens(nn.Module):
         """A copy for another grid of patches, its weights interpolated (bilinear, antialiased).
 
         Args:
-            old, new: (height, width) of the grids. The old one is asked for, since a number of tokens does not tell.
+            old, new: (height, width) of the grids. The old one is asked for, since a number of tokens does not
+                tell.
             prefix: tokens in front of the patches.
 
         Raises:
@@ -62,8 +63,8 @@ class FixedTokens(nn.Module):
         """
         if prefix + old[0] * old[1] != self.tokens:
             raise ValueError(
-                f"{type(self).__name__} has {self.tokens} tokens; {prefix} in front of a grid of {old[0]} x {old[1]} "
-                f"make {prefix + old[0] * old[1]}"
+                f"{type(self).__name__} has {self.tokens} tokens; {prefix} in front of a grid of {old[0]} x "
+                f"{old[1]} make {prefix + old[0] * old[1]}"
             )
         copy = deepcopy(self)
         device = next(self.parameters()).device

@@ -5,7 +5,8 @@
 
 Paper   ResMLP: Feedforward networks for image classification with data-efficient training, 2021, arXiv:2105.03404,
         equations 1 to 3.
-Facts   cost n^2 d + 2 n d hidden multiply-adds. The number of tokens is fixed. No statistics of the data are taken.
+Facts   cost n^2 d + 2 n d hidden multiply-adds. The number of tokens is fixed. No statistics of the data are
+        taken.
 Differs LayerScale starts at 1e-4 at every depth, as timm has it; the authors: 0.1, 1e-5 and 1e-6 at 12, 24 and 36
         blocks. They keep the output's affine map after the blocks, as the network here does.
 """

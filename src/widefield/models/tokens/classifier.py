@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,8 @@ class TokenClassifier(nn.Module):
         width: d, of a token.
         depth: blocks.
         mixer: a block by name (`widefield.mixing.list_mixers()`); a context module by name
-            (`widefield.list_modules()`), which acts on the map of the patches, see `ContextMixer`; or a function from
-            (width, tokens) to a module `(b, n, width) -> (b, n, width)`. The last two stand in the block of the
+            (`widefield.list_modules()`), which acts on the map of the patches, see `ContextMixer`; or a function
+            from (width, tokens) to a module `(b, n, width) -> (b, n, width)`. The last two stand in the block of the
             Vision Transformer where its attention was.
         mixer_options: of the block or of the context module.
         prefix_tokens: 0: the head reads the mean of the patches; 1: a class token is in front, and the head reads
@@ -52,7 +52,8 @@ class TokenClassifier(nn.Module):
         position_grid: (height, width) of the positions, where they are stored for another grid than the image's.
         norm_after_pool: without a class token, whether the mean is normalised instead of the tokens.
         drop_path: largest rate of stochastic depth.
-        zero_head: whether the head starts at zero, so that a new network calls all classes equal; None: the mixer's.
+        zero_head: whether the head starts at zero, so that a new network calls all classes equal; None: the
+            mixer's.
         device, dtype: of the parameters; "meta" costs no memory.
 
     Attributes:
@@ -99,8 +100,8 @@ class TokenClassifier(nn.Module):
             raise ValueError(f"TokenClassifier: prefix_tokens must be 0, 1 or 2, got {prefix!r}")
         if prefix and isinstance(mixer, str) and not kind.name:
             raise ValueError(
-                f"TokenClassifier: {mixer} mixes a map of patches, on which {prefix} prefix tokens have no place and "
-                "would never hear of the image; leave prefix_tokens at 0, the head then reads the mean"
+                f"TokenClassifier: {mixer} mixes a map of patches, on which {prefix} prefix tokens have no "
+                "place and would never hear of the image; leave prefix_tokens at 0, the head then reads the mean"
             )
         if norm_after_pool and prefix:
             raise ValueError(
@@ -252,14 +253,15 @@ class TokenClassifier(nn.Module):
         b, _, height, width = shape
         space = (height // self.patch, width // self.patch)
         n, d = space[0] * space[1], self.num_features
-        total = n * self.in_channels * self.patch**2 * d
-        for part in (part for block in self.blocks for part in block):
-            if isinstance(part.branch, ContextMixer):
-                total += part.branch.context.cost((1, d, *space)).multiply_adds
-            else:
-                total += part.branch.multiply_adds(self.prefix_tokens + n, d)
-        total += self.num_classes * d * (1 if self.distilled_head is None else 2)
-        return Cost(b * total, sum(p.numel() for p in self.parameters() if p.requires_grad))
+        total = b * n * self.in_channels * self.patch**2 * d
+        for block in self.blocks:
+            for part in cast(Block, block).branches():
+                if isinstance(part.branch, ContextMixer):
+                    total += part.branch.map_cost(b, space)
+                else:
+                    total += b * part.branch.multiply_adds(self.prefix_tokens + n, d)
+        total += b * self.num_classes * d * (1 if self.distilled_head is None else 2)
+        return Cost(total, sum(p.numel() for p in self.parameters() if p.requires_grad))
 
     def _run(self, block: nn.Module, tokens: Tensor, space: tuple[int, int]) -> Tensor:
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
@@ -272,8 +274,8 @@ class TokenClassifier(nn.Module):
         p = self.patch
         if x.dim() != 4 or x.shape[1] != self.in_channels or x.shape[2] % p or x.shape[3] % p:
             raise ValueError(
-                f"this network takes images (b, {self.in_channels}, h, w) with h and w multiples of the patch, {p}; "
-                f"got {tuple(x.shape)}"
+                f"this network takes images (b, {self.in_channels}, h, w) with h and w multiples of the "
+                f"patch, {p}; got {tuple(x.shape)}"
             )
         if not torch.is_floating_point(x):
             raise TypeError(

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
+from widefield.core.context import Context
+from widefield.core.pointwise import Pointwise
 from widefield.core.registry import create, entry
 
 
 class ContextMixer(nn.Module):
     """`C(u) - u` on patch tokens laid out as their map: `(b, h w, width) -> (b, h w, width)`.
 
-    The residual is the block's, so that the module's own is taken out again: `x + C(LN(x)) - LN(x)`. With "none" for
-    C tokens are not mixed at all; a module whose gate starts closed starts as that (up to its ReLU, where its paper
-    has one). Prefix tokens have no place on a map, so such a network has none.
+    The residual is the block's, so that the module's own is taken out again: `x + C(LN(x)) - LN(x)`. With "none"
+    for C tokens are not mixed at all; a module whose gate starts closed starts as that (up to its ReLU, where its
+    paper has one). A module that gives other channels than it takes (it concatenates) is followed by a learned
+    projection to the width, and nothing is taken out. Prefix tokens have no place on a map, so such a network has none.
 
     Args:
         name: of a registered context module.
@@ -25,7 +28,8 @@ class ContextMixer(nn.Module):
         options: of the module; the number of output channels, where that is an option, is set to the width.
 
     Raises:
-        UnknownName, UnknownOption: as `widefield.create`. ValueError: a module with another number of channels out.
+        UnknownName, UnknownOption: as `widefield.create`. ValueError: at the call, a module that changes the
+        map's size.
     """
 
     spatial = True
@@ -38,19 +42,24 @@ class ContextMixer(nn.Module):
         if "out_channels" in found.options:
             given["out_channels"] = width
         self.context = create(name, width, **{**given, **options})
-        self.name = name
+        self.name, self.width = name, width
         out = getattr(self.context, "out_channels", width)
-        if out != width:
-            raise ValueError(
-                f"{name} gives {out} channels for {width}; a mixer must keep the width: choose its options so that "
-                "it does"
-            )
+        self.project = None if out == width else Pointwise(out, width)
 
     def forward(self, x: Tensor, space: tuple[int, int]) -> Tensor:
         u = x.mT.unflatten(2, space)  # (b, width, h, w), channels last in memory
         y = self.context(u)
-        if y.shape != u.shape:
+        if y.shape[2:] != u.shape[2:]:
             raise ValueError(
-                f"{self.name} turns a map {tuple(u.shape)} into {tuple(y.shape)}; a mixer must keep the shape"
+                f"{self.name} turns a map {tuple(u.shape)} into {tuple(y.shape)}; a mixer must keep the size: "
+                "choose its options so that it does"
             )
-        return (y - u).flatten(2).mT
+        y = y - u if self.project is None else self.project(y)
+        return y.flatten(2).mT
+
+    def map_cost(self, batch: int, space: tuple[int, int]) -> int:
+        """Multiply-adds on a batch of maps."""
+        total = cast(Context, self.context).cost((batch, self.width, *space)).multiply_adds
+        if self.project is not None:
+            total += batch * self.project.multiply_adds(space[0] * space[1])
+        return total

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from torch import Tensor, nn
 
 from widefield.mixing import AttentionBlock, AttentionOnlyPlainBlock
 from widefield.models.spectral.files import read_state
 from widefield.models.tokens.classifier import TokenClassifier
-from widefield.models.tokens.repmlpnet import RepMLPNet
+from widefield.models.tokens.repmlpnet import RepMLPNet, RepMLPUnit
 from widefield.weights.reference import Table, list_sources, load_reference, reference, reference_names
 
 
@@ -56,11 +57,11 @@ def repmlpnet(module: RepMLPNet) -> Table:
     for i, stage in enumerate(module.stages):
         theirs = f"embeds.{i - 1}" if i else "conv_embedding"
         table |= {f"embeds.{i}.conv": f"{theirs}.conv", f"embeds.{i}.norm": f"{theirs}.bn"}
-        for j, unit in enumerate(stage):
+        for j, unit in enumerate(cast(nn.Sequential, stage)):
             ours = f"stages.{i}.{j}"
             table |= {
                 f"{ours}.mixer.{name}": f"{ours}.repmlp_block.{published}"
-                for published, name in reference_names(unit.mixer, "repmlp").items()
+                for published, name in reference_names(cast(RepMLPUnit, unit).mixer, "repmlp").items()
             }
             table |= {f"{ours}.first_norm": f"{ours}.prebn1", f"{ours}.second_norm": f"{ours}.prebn2"}
             for part, fc in (("enter", "ffn_fc1"), ("leave", "ffn_fc2")):

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 
 def at(positions: Tensor, space: Sequence[int]) -> Tensor:
-    """`(1, d, h, w)` on another grid, bilinear, corners not aligned (as the feed-forward-only code; ViT's is bicubic,
-    and users report no difference)."""
+    """`(1, d, h, w)` on another grid, bilinear, corners not aligned (as the feed-forward-only code; ViT's is
+    bicubic, and users report no difference)."""
     if tuple(positions.shape[2:]) == tuple(space):
         return positions
     return F.interpolate(positions, size=tuple(space), mode="bilinear", align_corners=False)

@@ -3,7 +3,8 @@
 
     y = x + Rep(BN(x)),   z = y + FFN(BN(y)),   FFN = conv1x1, BN, GELU, conv1x1, BN
 
-Paper   RepMLPNet: Hierarchical Vision MLP with Re-parameterized Locality, CVPR 2022, arXiv:2112.11081, and its code.
+Paper   RepMLPNet: Hierarchical Vision MLP with Re-parameterized Locality, CVPR 2022, arXiv:2112.11081, and its
+        code.
 Facts   global within a partition; in the published networks one partition is the whole map, so their image size is
         fixed; other sizes must be tiled by the partitions of every stage.
 Differs `merge` returns a new network.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -130,7 +131,7 @@ class RepMLPNet(nn.Module):
         self._check(x)
         for embed, stage in zip(self.embeds, self.stages, strict=True):
             x = embed(x)
-            for unit in stage:
+            for unit in cast(nn.Sequential, stage):
                 if self.grad_checkpointing and self.training and torch.is_grad_enabled():
                     again = checkpoint(unit, x, use_reentrant=False)
                     assert isinstance(again, Tensor)
@@ -185,11 +186,12 @@ class RepMLPNet(nn.Module):
         b, c, h, w = shape
         total = 0
         for embed, stage in zip(self.embeds, self.stages, strict=True):
-            edge: int = embed.conv.kernel_size[0]
+            conv = cast(nn.Conv2d, embed.conv)
+            edge = conv.kernel_size[0]
             h, w = h // edge, w // edge
-            total += h * w * embed.conv.out_channels * c * edge**2
-            c = embed.conv.out_channels
-            for unit in stage:
+            total += h * w * conv.out_channels * c * edge**2
+            c = conv.out_channels
+            for unit in cast(list[RepMLPUnit], stage):
                 total += unit.mixer.multiply_adds((h, w)) + 2 * h * w * c * unit.enter.out_channels
         total += self.num_classes * self.num_features
         return Cost(b * total, sum(p.numel() for p in self.parameters() if p.requires_grad))

@@ -126,7 +126,8 @@ for _size, _stages in _NETS.items():
     _ENTRIES[f"repmlpnet-{_size}"] = ClassifierEntry(
         f"repmlpnet-{_size}", RepMLPNet,
         dict(zip(("channels", "blocks", "partitions", "sharesets"), _stages, strict=True)),
-        "RepMLPNet: Hierarchical Vision MLP with Re-parameterized Locality", "arXiv:2112.11081", 2022, int(_size[1:]),
+        "RepMLPNet: Hierarchical Vision MLP with Re-parameterized Locality", "arXiv:2112.11081", 2022,
+        int(_size[1:]),
     )  # fmt: skip
 
 
@@ -154,7 +155,8 @@ def create_classifier(name: str, num_classes: int = 1000, **options: Any) -> Tok
     Args:
         name: one of `list_classifiers()`.
         num_classes: of the logits.
-        options: of `TokenClassifier` or `RepMLPNet`; they override what the size sets. `device="meta"` costs no memory.
+        options: of `TokenClassifier` or `RepMLPNet`; they override what the size sets. `device="meta"` costs no
+            memory.
 
     Raises:
         UnknownName: no such network. UnknownOption: no such option. ValueError: an option out of range.
