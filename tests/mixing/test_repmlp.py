@@ -142,9 +142,7 @@ def test_the_slip_of_the_original_is_an_option_and_differs():
         y, z = (m(x[:, :, : shape[0], : shape[1]]) for m in (right, slip))
         assert torch.allclose(y, z) == same
     # A partition of its own is not touched by what stands in another, but for the gate; with the slip it is.
-    right, slip = (
-        shaken(lambda i=i: RepMLPBlock(8, (4, 4), sharesets=2, interchanged=i)) for i in (False, True)
-    )
+    right, slip = (shaken(lambda i=i: RepMLPBlock(8, (4, 4), sharesets=2, interchanged=i)) for i in (False, True))
     moved = x.clone()
     moved[:, :, 4:, 4:] = x[:, :, 4:, 4:].roll(1, -1)  # same mean, so same gate
     assert torch.allclose(right(moved)[:, :, :4, :4], right(x)[:, :, :4, :4], atol=1e-6)

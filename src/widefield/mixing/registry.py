@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
 
+from torch import nn
+
 from widefield.core.errors import UnknownOption, unknown
-from widefield.mixing.layers import Block
+from widefield.mixing.layers import Block, layer_norm
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class MixerEntry:
             prefix token) or "none".
         growing_drop_path: whether stochastic depth grows from block to block, or is the same in each.
         zero_head: whether the classifier starts at zero.
+        norm: behind the last block, built for a width.
     """
 
     name: str
@@ -37,8 +40,9 @@ class MixerEntry:
     fixed_size: bool
     prefix_tokens: int
     positions: str
-    growing_drop_path: bool
-    zero_head: bool
+    growing_drop_path: bool = True
+    zero_head: bool = False
+    norm: Callable[[int], nn.Module] = layer_norm
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,6 +66,7 @@ def register_mixer(
     positions: str,
     growing_drop_path: bool = True,
     zero_head: bool = False,
+    norm: Callable[[int], nn.Module] = layer_norm,
 ) -> Callable[[_Class], _Class]:
     """Registers the block class below it; arguments as the attributes of `MixerEntry`.
 
@@ -73,7 +78,17 @@ def register_mixer(
         if name in _MIXERS and _MIXERS[name].build is not build:
             raise ValueError(f"the name {name!r} is taken by {_MIXERS[name].build!r}; choose another")
         _MIXERS[name] = MixerEntry(
-            name, build, title, paper, year, fixed_size, prefix_tokens, positions, growing_drop_path, zero_head
+            name,
+            build,
+            title,
+            paper,
+            year,
+            fixed_size,
+            prefix_tokens,
+            positions,
+            growing_drop_path,
+            zero_head,
+            norm,
         )
         return build
 

@@ -34,7 +34,7 @@ class Affine(nn.Module):
 @register_mixer(
     "resmlp", title="ResMLP: Feedforward networks for image classification with data-efficient training",
     paper="arXiv:2105.03404", year=2021, fixed_size=True, prefix_tokens=0, positions="none",
-    growing_drop_path=False, zero_head=True,
+    growing_drop_path=False, zero_head=True, norm=Affine,
 )  # fmt: skip
 class ResMLPBlock(Block):
     """`u = x + g_1 (A Aff(x))`, `y = u + g_2 M(Aff(u))`: `(b, tokens, width) -> (b, tokens, width)`.

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from widefield.core.cost import Cost
 from widefield.core.errors import require_positive, unknown
 from widefield.core.registry import list_modules
-from widefield.mixing import Affine, Block, FeedForward, FixedTokens, Residual, create_block, list_mixers
+from widefield.mixing import Block, FeedForward, FixedTokens, Residual, create_block, list_mixers
 from widefield.mixing.layers import layer_norm
 from widefield.mixing.registry import MixerEntry, mixer_entry
 from widefield.models.tokens.context_mixer import ContextMixer
@@ -22,7 +22,7 @@ from widefield.models.tokens.positions import PositionMap, PositionTable
 
 Mixer = str | Callable[[int, int], nn.Module]
 # What stands around a mixer that is no registered block: nothing in front of the patches, learned positions.
-_OTHER = MixerEntry("", Block, "", "", 0, False, 0, "table", True, False)
+_OTHER = MixerEntry("", Block, "", "", 0, fixed_size=False, prefix_tokens=0, positions="table")
 POSITIONS = ("table", "map", "none")
 
 
@@ -130,7 +130,7 @@ class TokenClassifier(nn.Module):
                 _block(mixer, width, tokens, self.grid, dict(mixer_options or {}), rate) for rate in rates
             )
             self.fixed_size |= any(getattr(m, "fixed_size", False) for m in self.blocks.modules())
-            norm = Affine(width) if mixer == "resmlp" else layer_norm(width)
+            norm = kind.norm(width)
             self.norm = nn.Identity() if norm_after_pool else norm
             self.pooled_norm = norm if norm_after_pool else nn.Identity()
             self.head: nn.Module = nn.Identity()
