@@ -137,7 +137,7 @@ def test_a_mistyped_name_or_option():
         create_classifier("mixer-b61")
     with pytest.raises(UnknownName, match="Did you mean 'vit-base'"):
         classifier_entry("vit-bas")
-    with pytest.raises(UnknownOption, match="widht.*Did you mean 'width'"):
+    with pytest.raises(UnknownOption, match=r"widht.*Did you mean 'width'"):
         create_classifier("vit-tiny", widht=3)
     with pytest.raises(UnknownName, match="Did you mean 'attention-only'"):
         create_classifier("vit-tiny", mixer="attention-onyl")

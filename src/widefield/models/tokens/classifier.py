@@ -43,8 +43,8 @@ class TokenClassifier(nn.Module):
         depth: blocks.
         mixer: a block by name (`widefield.mixing.list_mixers()`); a context module by name
             (`widefield.list_modules()`), which acts on the map of the patches, see `ContextMixer`; or a function
-            from (width, tokens) to a module `(b, n, width) -> (b, n, width)`. The last two stand in the block of the
-            Vision Transformer where its attention was.
+            from (width, tokens) to a module `(b, n, width) -> (b, n, width)`. The last two stand in the block of
+            the Vision Transformer where its attention was.
         mixer_options: of the block or of the context module.
         prefix_tokens: 0: the head reads the mean of the patches; 1: a class token is in front, and the head reads
             it; 2: a distillation token behind that, with a head of its own. None: the mixer's.

@@ -19,7 +19,8 @@ class ContextMixer(nn.Module):
     The residual is the block's, so that the module's own is taken out again: `x + C(LN(x)) - LN(x)`. With "none"
     for C tokens are not mixed at all; a module whose gate starts closed starts as that (up to its ReLU, where its
     paper has one). A module that gives other channels than it takes (it concatenates) is followed by a learned
-    projection to the width, and nothing is taken out. Prefix tokens have no place on a map, so such a network has none.
+    projection to the width, and nothing is taken out. Prefix tokens have no place on a map, so such a network has
+    none.
 
     Args:
         name: of a registered context module.
