@@ -110,7 +110,7 @@ def load_weights(network: TokenClassifier | RepMLPNet, path: Path | str) -> str:
 
 
 def _nearest(network: nn.Module, state: dict[str, Tensor]) -> str:
-    """The source most of whose names are in the state."""
+    """The source most of whose names are in the state; timm where another has the same names."""
     names = {name.removeprefix("module.") for name in state}
     shared: dict[str, int] = {}
     for source, kinds in list_sources().items():
@@ -121,4 +121,4 @@ def _nearest(network: nn.Module, state: dict[str, Tensor]) -> str:
                 continue
     if not shared:
         raise ValueError("no published naming covers this network; give a file with widefield's own names")
-    return max(shared, key=lambda source: shared[source])
+    return max(shared, key=lambda source: (shared[source], source == "timm"))
