@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -109,6 +109,3 @@ class Procedure:
     def as_dict(self) -> Mapping[str, Any]:
         """The fields, for records."""
         return asdict(self) | {"rates": list(self.rates)}
-
-
-Report = Callable[[int, int], None]
