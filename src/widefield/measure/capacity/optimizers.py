@@ -17,7 +17,12 @@ from widefield.core.extras import require
 
 from .procedure import Procedure
 
-Losses = Callable[[Tensor], Tensor]
+class Losses(Protocol):
+    """The loss of each network on its own batch."""
+
+    def __call__(self, flat: Tensor, only: int | None = None) -> Tensor:
+        """`(e, p)` to `(e,)`; with `only`, `(1, p)` to `(1,)`, for the network in that row."""
+        ...
 
 
 class Optimizer(Protocol):
@@ -103,13 +108,11 @@ class OneByOne:
                 group["lr"] = self.rates[i] * float(factors[i])
 
             def evaluated(i: int = i) -> float:
-                point = flat.detach().clone()
-                point[i] = self._joined(i)
-                point.requires_grad_()
+                point = self._joined(i)[None].requires_grad_()
                 with torch.enable_grad():
-                    loss = losses(point)[i]
+                    loss = losses(point, i)[0]
                     (g,) = torch.autograd.grad(loss, point)
-                self._set_gradient(i, g[i])
+                self._set_gradient(i, g[0])
                 return float(loss.detach())
 
             if grads is None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from .samples import Samples
 
 # Samples of all networks that a look at the whole sets takes at once.
 _CHUNK = 1 << 16
+# Checks without any change after which L-BFGS has come to its end.
+_STILL = 4
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Fit:
         loss: mean loss at the last check.
         losses: at every check.
         steps: updates done.
-        ending: "fitted", "budget spent", "given up", "not finite", or "another one fitted".
+        ending: "fitted", "budget spent", "converged", "given up", "not finite", or "another one fitted".
+        seed, rate: of the training.
         flat, buffers: the network at the end.
         start_norm: of the gradient over the whole set, before the first update.
     """
@@ -53,6 +56,8 @@ class Fit:
     flat: Tensor | None = None
     buffers: dict[str, Tensor] = field(default_factory=dict)
     start_norm: float = 0.0
+    seed: int = 0
+    rate: float = 0.0
 
 
 def sample_losses(output: Tensor, labels: Tensor, num_classes: int) -> Tensor:
@@ -104,7 +109,7 @@ class Ensemble:
     ) -> None:
         self.copies, self.procedure, self.jobs, self.watch = copies, procedure, list(jobs), watch
         device, dtype = copies.device, copies.dtype
-        self.fits = [Fit() for _ in jobs]
+        self.fits = [Fit(seed=job.seed, rate=job.rate) for job in jobs]
         self.alive = list(range(len(jobs)))
         self.sizes = [len(job.samples) for job in jobs]
         self.batches = [procedure.batch(n) for n in self.sizes]
@@ -162,10 +167,13 @@ class Ensemble:
             x, y, weight = self.inputs[rows[k]], self.labels[rows[k]], share
 
             def losses(
-                flat: Tensor, x: Tensor = x, y: Tensor = y, weight: Tensor = weight
+                flat: Tensor, only: int | None = None, x: Tensor = x, y: Tensor = y, weight: Tensor = weight
             ) -> Tensor:
-                output = self.copies.forward(flat, self.buffers, x, training=self.copies.changes_in_training)
-                return (sample_losses(output, y, self.num_classes) * weight).sum(-1)
+                buffers, part = self.buffers, slice(None) if only is None else slice(only, only + 1)
+                if only is not None:
+                    buffers = {name: value[part] for name, value in buffers.items()}
+                output = self.copies.forward(flat, buffers, x[part], training=self.copies.changes_in_training)
+                return (sample_losses(output, y[part], self.num_classes) * weight[part]).sum(-1)
 
             factors = [self.procedure.factor(self.step, self.budgets[i]) for i in self.alive]
             self.optimizer.step(self.flat, losses, torch.tensor(factors).to(self.flat))
@@ -227,6 +235,8 @@ class Ensemble:
                 endings[e] = "budget spent"
             elif self._hopeless(share, i):
                 endings[e] = "given up"
+            elif self._converged(fit.losses):
+                endings[e] = "converged"
         done = {self.jobs[self.alive[e]].probe for e, ending in endings.items() if ending == "fitted"}
         for e, i in enumerate(self.alive):
             if self.jobs[i].probe in done:
@@ -246,6 +256,11 @@ class Ensemble:
     def _hopeless(self, share: float, i: int) -> bool:
         limit = self.procedure.hopeless
         return limit is not None and self.step * 2 >= self.budgets[i] and share > limit
+
+    def _converged(self, losses: list[float]) -> bool:
+        """L-BFGS ends by itself: what no longer moves stays as it is."""
+        last = losses[-_STILL:]
+        return self.procedure.optimizer == "lbfgs" and len(last) == _STILL and max(last) - min(last) <= 1e-9 * last[0]
 
 
 def _spread(targets: Tensor) -> Tensor:
@@ -274,7 +289,7 @@ def train(
             groups.append(group)
         group += places
     for group in groups:
-        numbered = [replace(jobs[place]) for place in group]
-        for place, fit in zip(group, Ensemble(copies, procedure, numbered, watch).run(), strict=True):
+        chosen = [jobs[place] for place in group]
+        for place, fit in zip(group, Ensemble(copies, procedure, chosen, watch).run(), strict=True):
             found[place] = fit
     return [found[place] for place in range(len(jobs))]
