@@ -141,7 +141,8 @@ def capacity(
         known = record.take(asked)
         if known is None:
             told = _teller(watch, asked, searches, record)
-            known = _try(copies, procedure, sources, asked, checks, most, told)
+            tasks = {seed: (*probe, searches[seed].patient(probe[1])) for seed, probe in asked.items()}
+            known = _try(copies, procedure, sources, tasks, checks, most, told)
             record.add(known)
         for probe in known:
             searches[probe.seed].tell(probe.size, probe.fitted)
@@ -156,32 +157,32 @@ def _try(
     copies: Copies,
     procedure: Procedure,
     sources: dict[int, _Source],
-    asked: dict[int, tuple[int, int]],
+    asked: dict[int, tuple[int, int, bool]],
     checks: bool,
     members: int,
     told: Callable[[int, int], None] | None,
 ) -> list[Probe]:
     """One round: a set of every seed that is not finished, all trained together."""
     sets, jobs, places = {}, [], {}
-    for seed, (size, attempt) in asked.items():
+    for seed, (size, attempt, patient) in asked.items():
         if size > sources[seed].bound or (not sources[seed].nested and _conflicts(sources[seed].set(size))):
             continue
         sets[seed] = sources[seed].set(size)
         places[seed] = len(jobs)
         for restart in range(procedure.restarts):
             start = _entropy(seed, size, attempt, restart)
-            jobs += [Job(sets[seed], rate, start, seed) for rate in procedure.rates]
+            jobs += [Job(sets[seed], rate, start, seed, patient) for rate in procedure.rates]
     fits = train(copies, procedure, jobs, members=members, watch=told) if jobs else []
     found = []
     each = procedure.restarts * len(procedure.rates)
-    for seed, (size, attempt) in asked.items():
+    for seed, (size, attempt, _) in asked.items():
         if seed not in sets:
             found.append(Probe(seed, size, attempt, False, 1.0, 0.0, "conflicting labels", 0))
             continue
         mine = fits[places[seed] : places[seed] + each]
         best = min(mine, key=_nearness)
         looked = None
-        if checks and not best.fitted:
+        if checks and not best.fitted and best.ending != "given up":
             looked = convergence(copies, procedure, sets[seed], best).as_dict()
         found.append(
             Probe(
@@ -214,7 +215,7 @@ def _answer(search: Search, source: _Source, probes: list[Probe]) -> SeedCapacit
         smallest = min(p.size for p in mine)
         last = [p for p in mine if p.size == smallest][-1]
         limit = "labels" if last.ending == "conflicting labels" else ""
-        edge = str((last.convergence or {}).get("verdict", ""))
+        edge = "" if limit else str((last.convergence or {}).get("verdict", last.ending))
     return SeedCapacity(source.seed, search.fitted, limit, edge)
 
 

@@ -53,7 +53,8 @@ class SeedCapacity:
         size: the largest fitted set.
         limit: "" where a larger set failed; "data" where every sample was fitted, so that the capacity is at least
             this; "labels" where the next set holds equal inputs with different labels, which nothing can fit.
-        edge: verdict of the convergence checks on the smallest failed set above; "" if none was trained.
+        edge: verdict of the convergence checks on the smallest failed set above, or how its training ended where
+            nothing was checked; "" if none was trained.
     """
 
     seed: int

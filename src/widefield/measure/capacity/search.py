@@ -30,6 +30,10 @@ class Search(Protocol):
         """What came of the last one asked for."""
         ...
 
+    def patient(self, attempt: int) -> bool:
+        """Whether the trainings of an attempt run to the end of their budget even where there is little hope."""
+        ...
+
     def settings(self) -> dict[str, Any]:
         """What was chosen, for records."""
         ...
@@ -44,7 +48,8 @@ class Gallop:
     """Doubles until a size fails, halves the bracket on a logarithmic scale, and tries the failed edge again.
 
     Whether a size is fitted is noisy, and not always monotone. The smallest failed size above the largest fitted
-    one is therefore tried from new initialisations; if it is fitted after all, the search goes on above it.
+    one is therefore tried from new initialisations, by trainings that are not given up early; if it is fitted after
+    all, the search goes on above it.
 
     Attributes:
         start: the first size.
@@ -102,6 +107,10 @@ class Gallop:
         self.upset += self.upset > 0 or size in self.failures
         self.fitted = max(self.fitted, size)
 
+    def patient(self, attempt: int) -> bool:
+        """The edge is settled by whole trainings; what only narrows the bracket may end early."""
+        return attempt > 0
+
     @property
     def width(self) -> int:
         """To which the bracket is closed."""
@@ -153,6 +162,9 @@ class StepByStep:
             return None
         larger = max(self.fitted + self.step, math.floor(self.fitted * self.ratio))
         return min(self.start if not self.fitted else larger, self.ceiling), 0
+
+    def patient(self, attempt: int) -> bool:
+        return True
 
     def tell(self, size: int, fitted: bool) -> None:
         self.over = not fitted

@@ -23,12 +23,21 @@ _STILL = 4
 
 @dataclass(frozen=True)
 class Job:
-    """One training: which set, which initialisation, which rate."""
+    """One training: which set, which initialisation, which rate.
+
+    Attributes:
+        samples: to be fitted.
+        rate: learning rate.
+        seed: of the initialisation and of the order of the batches.
+        probe: jobs of one probe end together, as soon as one of them has fitted its set.
+        patient: never given up before its budget is spent.
+    """
 
     samples: Samples
     rate: float
     seed: int
     probe: int
+    patient: bool = False
 
 
 @dataclass
@@ -176,7 +185,7 @@ class Ensemble:
                 return (sample_losses(output, y[part], self.num_classes) * weight[part]).sum(-1)
 
             factors = [self.procedure.factor(self.step, self.budgets[i]) for i in self.alive]
-            self.optimizer.step(self.flat, losses, torch.tensor(factors).to(self.flat))
+            self.optimizer.step(self.flat, losses, torch.tensor(factors, dtype=torch.float64).to(self.flat))
             self.step += 1
 
     def _drawn(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -233,7 +242,7 @@ class Ensemble:
                 endings[e] = "not finite"
             elif self.step >= self.budgets[i]:
                 endings[e] = "budget spent"
-            elif self._hopeless(share, i):
+            elif not self.jobs[i].patient and wrong[e] > self._allowed(i):
                 endings[e] = "given up"
             elif self._converged(fit.losses):
                 endings[e] = "converged"
@@ -253,9 +262,8 @@ class Ensemble:
             self.buffers = {name: value[rows] for name, value in self.buffers.items()}
             self.optimizer.keep(rows)
 
-    def _hopeless(self, share: float, i: int) -> bool:
-        limit = self.procedure.hopeless
-        return limit is not None and self.step * 2 >= self.budgets[i] and share > limit
+    def _allowed(self, i: int) -> float:
+        return self.procedure.allowed(self.step, self.budgets[i], self.sizes[i])
 
     def _converged(self, losses: list[float]) -> bool:
         """L-BFGS ends by itself: what no longer moves stays as it is."""
