@@ -34,6 +34,7 @@ _ROOMS = (
     "implicit",
     "lab",
     "measure",
+    "mixing",
     "models",
     "pooling",
     "tasks",
