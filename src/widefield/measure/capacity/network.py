@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Builder = Callable[[], nn.Module]
 
@@ -85,7 +86,9 @@ class Copies:
         self.base.train(training)
         if self.together:
             run = vmap(self._one, randomness="different")
-            return run(self.unflatten(flat), buffers, x).flatten(2)
+            # The fused kernels of attention have no batched form.
+            with sdpa_kernel(SDPBackend.MATH):
+                return run(self.unflatten(flat), buffers, x).flatten(2)
         found = []
         for i in range(len(flat)):
             mine = {name: value[i] for name, value in buffers.items()}
@@ -132,7 +135,8 @@ class Copies:
         x = torch.zeros(2, 2, *shape, dtype=self.dtype, device=self.device)
         self.base.train(self.changes_in_training)
         try:
-            vmap(self._one, randomness="different")(self.unflatten(flat), buffers, x)
+            with sdpa_kernel(SDPBackend.MATH):
+                vmap(self._one, randomness="different")(self.unflatten(flat), buffers, x)
         except (RuntimeError, ValueError, NotImplementedError):
             return False
         return True
