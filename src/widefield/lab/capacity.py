@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class CapacityComparison:
     variants: tuple[str, ...] = ("semantic", "random")
     optimizers: tuple[str, ...] = ("adam",)
     procedure: Procedure = Procedure()
-    search: Gallop | StepByStep = Gallop()
+    search: Gallop | StepByStep = field(default_factory=Gallop)
     seeds: int = 5
     rates: tuple[float, ...] | None = None
     components: int | None = None

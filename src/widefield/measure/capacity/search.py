@@ -130,6 +130,7 @@ class StepByStep:
         start: the first size.
         step: how many samples are added.
         ratio: by which the set grows, if that is more than the step.
+        repeats: how often a size that failed is tried again before it ends the search; 0 in the publication.
         ceiling: no larger size exists; `capacity` fills it in.
 
     Raises:
@@ -139,35 +140,38 @@ class StepByStep:
     start: int = 1
     step: int = 1
     ratio: float = 1.0
+    repeats: int = 0
     ceiling: int = 0
     fitted: int = field(default=0, init=False)
-    over: bool = field(default=False, init=False)
+    failed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.start < 1 or self.step < 1 or self.ratio < 1:
+        if self.start < 1 or self.step < 1 or self.ratio < 1 or self.repeats < 0:
             raise ValueError(
-                f"start, step and ratio must be at least 1, got {self.start}, {self.step}, {self.ratio}"
+                "start, step and ratio must be at least 1, repeats not negative; got "
+                f"{self.start}, {self.step}, {self.ratio}, {self.repeats}"
             )
 
     def settings(self) -> dict[str, Any]:
         """What was chosen, for records."""
-        return {"method": "step by step", "start": self.start, "step": self.step, "ratio": self.ratio}
+        return {"method": "step by step", "start": self.start, "step": self.step, "ratio": self.ratio,
+                "repeats": self.repeats}  # fmt: skip
 
     def fresh(self, ceiling: int) -> StepByStep:
         """A new search with these settings."""
         return replace(self, ceiling=ceiling)
 
     def next(self) -> tuple[int, int] | None:
-        if self.over or self.fitted >= self.ceiling:
+        if self.failed > self.repeats or self.fitted >= self.ceiling:
             return None
         larger = max(self.fitted + self.step, math.floor(self.fitted * self.ratio))
-        return min(self.start if not self.fitted else larger, self.ceiling), 0
+        return min(self.start if not self.fitted else larger, self.ceiling), self.failed
 
     def patient(self, attempt: int) -> bool:
         return True
 
     def tell(self, size: int, fitted: bool) -> None:
-        self.over = not fitted
+        self.failed = 0 if fitted else self.failed + 1
         self.fitted = size if fitted else self.fitted
 
 
