@@ -3,6 +3,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from widefield.measure.capacity import Gallop, Procedure, Samples, StepByStep, c
 
 SOLVE = Procedure(optimizer="lbfgs", rates=(1.0,), updates=200, check_every=1, dtype="float64", schedule="constant",
                   hopeless=None)  # fmt: skip
-QUICK = Procedure(rates=(0.03,), updates=300, batch_size=16)
+QUICK = Procedure(rates=(0.05,), updates=100, batch_size=16, check_every=20)
 
 
 def regression(d, n, seed=0, outputs=1):
@@ -24,6 +25,13 @@ def regression(d, n, seed=0, outputs=1):
 def classes(n, d=4, k=3, seed=0):
     g = torch.Generator().manual_seed(seed)
     return Samples(torch.randn(n, d, generator=g), torch.randint(k, (n,), generator=g), k)
+
+
+def teacher(n, d, noise=0.5, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=g)
+    y = x[:, 0] + x[:, 1] + noise * torch.randn(n, generator=g) > 0
+    return Samples(x, y.long(), 2)
 
 
 def mlp():
@@ -41,21 +49,23 @@ def test_linear_regression_recovers_the_number_of_parameters_exactly(d, bias):
     assert not found.notes
 
 
-def test_the_search_and_the_published_protocol_agree_and_the_search_is_cheaper():
-    """Both exact, on one model: at 120 parameters a fifth of the updates, and less of the probes."""
-    d = 120
-    data, build = regression(d, 300), lambda: nn.Linear(d, 1, bias=False)
-    gallop = capacity(build, data, SOLVE, seeds=1, search=Gallop(tolerance=0, repeats=1), checks=False)
-    stepwise = capacity(build, data, SOLVE, seeds=1, search=StepByStep(), checks=False)
-    assert gallop.sizes == stepwise.sizes == (d,)
+@pytest.mark.slow
+def test_the_search_takes_a_fifth_of_the_updates_of_the_published_protocol():
+    """A perceptron with true labels of a noisy teacher; sets grow by one sample, as fine as the search resolves."""
+    data = teacher(400, 40)
+    build = lambda: nn.Linear(40, 2)  # noqa: E731
+    procedure = Procedure(optimizer="gd", rates=(3.0,), updates=600, check_every=10)
+    gallop = capacity(build, data, procedure, seeds=2, checks=False)
+    stepwise = capacity(build, data, procedure, seeds=2, search=StepByStep(start=8), checks=False)
+    for one, other in zip(gallop.sizes, stepwise.sizes, strict=True):
+        assert other * 0.95 <= one <= other * 1.05 + 1
     assert gallop.steps * 5 <= stepwise.steps
-    assert len(stepwise.probes) == d + 1
 
 
 def test_a_perceptron_on_gaussian_inputs():
     """Cover: half of the labellings of 2 (d + 1) points in general position are separable."""
     d = 20
-    procedure = Procedure(optimizer="gd", rates=(3.0,), updates=1000, hopeless=None)
+    procedure = Procedure(optimizer="gd", rates=(3.0,), updates=1000)
     found = capacity(lambda: nn.Linear(d, 2), classes(300, d, 2), procedure, seeds=12,
                      variant_of_data="gaussian", checks=False)  # fmt: skip
     assert 1.6 * (d + 1) <= found.mean <= 2.4 * (d + 1)
@@ -148,7 +158,7 @@ class _ZeroHead(nn.Linear):
 def test_more_restarts_never_lower_a_probe():
     data = classes(60)
     few = capacity(mlp, data, QUICK, seeds=3, search=StepByStep(start=4, step=4))
-    many = Procedure(rates=(0.03,), updates=300, batch_size=16, restarts=3)
+    many = replace(QUICK, restarts=3)
     more = capacity(mlp, data, many, seeds=3, search=StepByStep(start=4, step=4))
     assert all(b >= a for a, b in zip(few.sizes, more.sizes, strict=True))
     assert sum(more.sizes) > sum(few.sizes)
@@ -188,7 +198,7 @@ def test_fresh_sets_and_variants_run():
 def test_the_result_says_what_was_chosen():
     found = capacity(mlp, classes(60), QUICK, seeds=3)
     said = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert said["setting"]["procedure"]["updates"] == 300
+    assert said["setting"]["procedure"]["updates"] == 100
     assert said["setting"]["search"]["method"] == "gallop"
     values = said["capacity"]["values"]
     assert said["capacity"]["mean"] == pytest.approx(math.prod(values) ** (1 / 3))

@@ -72,6 +72,12 @@ def test_step_by_step_ends_at_the_first_failure():
     assert search.fitted == 8
 
 
+def test_step_by_step_may_try_what_failed_again():
+    search = StepByStep(start=2, step=3, repeats=1).fresh(100)
+    asked = probes(search, lambda size, attempt: size <= 9 and (size, attempt) != (5, 0))
+    assert asked == [(2, 0), (5, 0), (5, 1), (8, 0), (11, 0), (11, 1)]
+
+
 def test_step_by_step_by_a_ratio():
     search = StepByStep(start=4, ratio=1.5).fresh(20)
     assert [size for size, _ in probes(search, lambda size, attempt: True)] == [4, 6, 9, 13, 19, 20]

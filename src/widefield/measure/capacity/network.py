@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .chain import chain_of, run_chain
+
 Builder = Callable[[], nn.Module]
 
 
@@ -56,6 +58,7 @@ class Copies:
         self.changes_in_training = any(
             isinstance(m, (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)) for m in model.modules()
         )
+        self.chain = chain_of(model)
         self._check_output(shape, outputs)
         self.together = together and self._can_be_batched(shape)
 
@@ -84,6 +87,8 @@ class Copies:
     def forward(self, flat: Tensor, buffers: dict[str, Tensor], x: Tensor, *, training: bool = False) -> Tensor:
         """`(e, p)` parameters and `(e, b, *shape)` inputs to `(e, b, outputs)`; training moves the buffers."""
         self.base.train(training)
+        if self.together and self.chain is not None:
+            return run_chain(self.chain, self.unflatten(flat), x).flatten(2)
         if self.together:
             run = vmap(self._one, randomness="different")
             # The fused kernels of attention have no batched form.
