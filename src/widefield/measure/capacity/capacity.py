@@ -11,6 +11,7 @@ Here sizes are galloped and bisected, several seeds are trained as one network, 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from .variants import variant
 # Numbers that a step of all networks together may hold, so that large networks train a few at a time.
 _TOGETHER = 1 << 26
 _MOST = 256
+_PATIENCE = 3
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class Looking:
     probes: int
     finished: int
     seeds: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A size to try, and how hard."""
+
+    size: int
+    attempt: int
+    patient: bool
+    limit: int | None
 
 
 class _Source:
@@ -141,7 +153,10 @@ def capacity(
         known = record.take(asked)
         if known is None:
             told = _teller(watch, asked, searches, record)
-            tasks = {seed: (*probe, searches[seed].patient(probe[1])) for seed, probe in asked.items()}
+            tasks = {
+                seed: _Task(size, attempt, searches[seed].patient(attempt), _limit(record.done, seed, size, procedure))
+                for seed, (size, attempt) in asked.items()
+            }
             known = _try(copies, procedure, sources, tasks, checks, most, told)
             record.add(known)
         for probe in known:
@@ -153,31 +168,48 @@ def capacity(
     )  # fmt: skip
 
 
+def _limit(done: Sequence[Probe], seed: int, size: int, procedure: Procedure) -> int | None:
+    """After how many updates a training of a size is given up where only a bracket is narrowed.
+
+    Larger sets take longer, up to the edge by about the square of their size; what takes three times as long as that
+    will hardly fit. Only whole trainings settle the edge, so that this costs nothing but a detour where it is wrong.
+    """
+    fitted = [p for p in done if p.seed == seed and p.fitted and p.size < size]
+    if procedure.hopeless is None or not fitted:
+        return None
+    largest = max(fitted, key=lambda p: p.size)
+    updates = max(largest.updates, procedure.check_every)
+    return max(4 * procedure.check_every, math.ceil(_PATIENCE * (size / largest.size) ** 2 * updates))
+
+
 def _try(
     copies: Copies,
     procedure: Procedure,
     sources: dict[int, _Source],
-    asked: dict[int, tuple[int, int, bool]],
+    asked: dict[int, _Task],
     checks: bool,
     members: int,
     told: Callable[[int, int], None] | None,
 ) -> list[Probe]:
     """One round: a set of every seed that is not finished, all trained together."""
     sets, jobs, places = {}, [], {}
-    for seed, (size, attempt, patient) in asked.items():
-        if size > sources[seed].bound or (not sources[seed].nested and _conflicts(sources[seed].set(size))):
+    for seed, task in asked.items():
+        if task.size > sources[seed].bound or (
+            not sources[seed].nested and _conflicts(sources[seed].set(task.size))
+        ):
             continue
-        sets[seed] = sources[seed].set(size)
+        sets[seed] = sources[seed].set(task.size)
         places[seed] = len(jobs)
         for restart in range(procedure.restarts):
-            start = _entropy(seed, size, attempt, restart)
-            jobs += [Job(sets[seed], rate, start, seed, patient) for rate in procedure.rates]
+            start = _entropy(seed, task.size, task.attempt, restart)
+            jobs += [Job(sets[seed], rate, start, seed, task.patient, task.limit) for rate in procedure.rates]
     fits = train(copies, procedure, jobs, members=members, watch=told) if jobs else []
     found = []
     each = procedure.restarts * len(procedure.rates)
-    for seed, (size, attempt, _) in asked.items():
+    for seed, task in asked.items():
+        size, attempt = task.size, task.attempt
         if seed not in sets:
-            found.append(Probe(seed, size, attempt, False, 1.0, 0.0, "conflicting labels", 0))
+            found.append(Probe(seed, size, attempt, False, 1.0, 0.0, "conflicting labels", 0, 0))
             continue
         mine = fits[places[seed] : places[seed] + each]
         best = min(mine, key=_nearness)
@@ -187,7 +219,7 @@ def _try(
         found.append(
             Probe(
                 seed, size, attempt, best.fitted, best.wrong, best.rate, best.ending,
-                sum(fit.steps for fit in mine), looked,
+                sum(fit.steps for fit in mine), best.steps, looked,
             )
         )  # fmt: skip
     return found

@@ -37,8 +37,9 @@ class Procedure:
         tolerance: a regression is fitted when no target is missed by more than this share of their standard
             deviation.
         hopeless: a training is given up as failed when, at a share f of its budget from a quarter on, more than
-            two samples and more than `hopeless * 4 (1 - f)^2` of them are wrong; None never. In pilots no training
-            that was over half its budget and then fitted had come near this line.
+            two samples and more than `hopeless * 4 (1 - f)^2` of them are wrong, or when it takes far longer than
+            the largest set fitted so far; None never. In pilots no training that was over half its budget and then
+            fitted had come near this line; and the edge is settled by whole trainings in any case.
         flat: the loss no longer falls when its relative fall over the last fifth of the checks is below this.
         gradient: the gradient vanishes when its norm is below this share of its norm at the start.
         curvature: a minimum has no Hessian eigenvalue below minus this share of the largest in magnitude.

@@ -26,6 +26,7 @@ class Probe:
         rate: of the training that fitted, or came nearest.
         ending: of that training; "conflicting labels" where no training was needed to know.
         steps: updates of all its trainings together.
+        updates: of the training that fitted, or came nearest.
         convergence: of the nearest training, where the set was not fitted; see `Convergence`.
     """
 
@@ -37,6 +38,7 @@ class Probe:
     rate: float
     ending: str
     steps: int
+    updates: int
     convergence: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class Job:
         seed: of the initialisation and of the order of the batches.
         probe: jobs of one probe end together, as soon as one of them has fitted its set.
         patient: never given up before its budget is spent.
+        limit: updates after which one that is not patient is given up; None: its budget.
     """
 
     samples: Samples
@@ -38,6 +39,7 @@ class Job:
     seed: int
     probe: int
     patient: bool = False
+    limit: int | None = None
 
 
 @dataclass
@@ -242,7 +244,7 @@ class Ensemble:
                 endings[e] = "not finite"
             elif self.step >= self.budgets[i]:
                 endings[e] = "budget spent"
-            elif not self.jobs[i].patient and wrong[e] > self._allowed(i):
+            elif not self.jobs[i].patient and self._hopeless(i, wrong[e]):
                 endings[e] = "given up"
             elif self._converged(fit.losses):
                 endings[e] = "converged"
@@ -262,8 +264,10 @@ class Ensemble:
             self.buffers = {name: value[rows] for name, value in self.buffers.items()}
             self.optimizer.keep(rows)
 
-    def _allowed(self, i: int) -> float:
-        return self.procedure.allowed(self.step, self.budgets[i], self.sizes[i])
+    def _hopeless(self, i: int, wrong: int) -> bool:
+        limit = self.jobs[i].limit
+        late = limit is not None and self.step >= limit
+        return late or wrong > self.procedure.allowed(self.step, self.budgets[i], self.sizes[i])
 
     def _converged(self, losses: list[float]) -> bool:
         """L-BFGS ends by itself: what no longer moves stays as it is."""
