@@ -54,6 +54,11 @@ class ClassificationPlan(Plan):
     def label(self) -> str:
         return self.model.replace(":", "_")
 
+    @property
+    def title(self) -> str:
+        options = "".join(f"+{name}={value}" for name, value in self.options.items())
+        return f"{self.model}{options} seed {self.seed}"
+
     def check_result(self, result: Any) -> None:
         super().check_result(result)
         _ = result["score"]["accuracy"]
@@ -61,9 +66,7 @@ class ClassificationPlan(Plan):
 
 def build_task(plan: ClassificationPlan, data: ClassificationData) -> Classification:
     """The task of a plan."""
-    task = Classification(
-        data, batch_size=plan.batch_size, size=plan.crop, augment=plan.augment, seed=plan.seed
-    )  # fmt: skip
+    task = Classification(data, batch_size=plan.batch_size, size=plan.crop, augment=plan.augment, seed=plan.seed)
     changes: dict[str, Any] = {"lr": plan.lr, "optimizer": plan.optimizer}
     task.recipe = replace(task.recipe, **{k: v for k, v in changes.items() if v is not None})
     return task
