@@ -74,11 +74,13 @@ def test_a_killed_capacity_resumes_to_the_same_table(capsys, monkeypatch):
 
 def test_capacity_of_a_table_with_a_contradiction(capsys):
     rng = np.random.default_rng(0)
-    rows = [f"{a:.3f},{b:.3f},{c}" for a, b, c in zip(*rng.normal(size=(2, 40)), rng.integers(0, 2, 40), strict=True)]
-    rows += [row[:-1] + str(1 - int(row[-1])) for row in rows]
+    points = rng.normal(size=(8, 2))  # ten rows of each, labelled at random
+    rows = [
+        f"{a:.3f},{b:.3f},{c}" for (a, b), c in zip(np.tile(points, (10, 1)), rng.integers(0, 2, 80), strict=True)
+    ]
     open("t.csv", "w", encoding="utf-8").write("a,b,kind\n" + "\n".join(rows))
     words = ("capacity", "--data", "t.csv", "--target", "kind", "--model", "mlp+width=16", "--variants", "semantic",
-             "--updates", 100, "--seeds", 2, "--start", 2, "--out", "out")  # fmt: skip
+             "--updates", 200, "--seeds", 2, "--start", 2, "--out", "out")  # fmt: skip
     status, out, _ = run(capsys, *words)
     assert status == 0
     assert "equal inputs have different labels" in out

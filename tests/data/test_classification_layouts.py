@@ -33,7 +33,9 @@ def mnist(root, zipped=False, dot="-"):
     return made
 
 
-@pytest.mark.parametrize(("zipped", "dot", "folder"), [(False, "-", ""), (True, "-", "MNIST/raw"), (False, ".", "raw")])
+@pytest.mark.parametrize(
+    ("zipped", "dot", "folder"), [(False, "-", ""), (True, "-", "MNIST/raw"), (False, ".", "raw")]
+)
 def test_idx(tmp_path, zipped, dot, folder):
     made = mnist(tmp_path / folder, zipped, dot)
     data = load_classification(tmp_path)

@@ -61,7 +61,9 @@ def test_fewer_random_labels_than_parameters():
 
 
 def test_the_slope_of_a_power_law_is_found():
-    rows = [row(f"mlp+width={p}", "random", [round(0.5 * p**0.9), round(0.51 * p**0.9)], p) for p in (1000, 4000, 9000)]
+    rows = [
+        row(f"mlp+width={p}", "random", [round(0.5 * p**0.9), round(0.51 * p**0.9)], p) for p in (1000, 4000, 9000)
+    ]
     (item,) = [i for i in inequalities(rows) if "power" in i["statement"]]
     assert item["ratio"] == pytest.approx(0.9, abs=0.01)
     assert item["verdict"] == "holds"
@@ -119,7 +121,11 @@ def test_principal_components_are_scikit_learns():
 
 def test_bad_preparation():
     digits = load_classification("digits")
-    for options, match in (({"components": 65}, r"1\.\.64"), ({"samples": 0}, r"1\.\.1438"), ({"classes": 11}, "10")):
+    for options, match in (
+        ({"components": 65}, r"1\.\.64"),
+        ({"samples": 0}, r"1\.\.1438"),
+        ({"classes": 11}, "10"),
+    ):
         with pytest.raises(ValueError, match=match):
             prepare(digits, **options)
 

@@ -34,7 +34,9 @@ def test_parameters_by_closed_form(name, shape, options, expected):
 def test_efficientnet_at_full_scale_is_timms():
     ours = create_sized("efficientnet", (3, 224, 224), 10, width=1.0, depth=1.0)
     theirs = timm.create_model("efficientnet_b0", num_classes=10)
-    assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in theirs.state_dict().items()}
+    assert {k: v.shape for k, v in ours.state_dict().items()} == {
+        k: v.shape for k, v in theirs.state_dict().items()
+    }
 
 
 def test_resnet_at_full_scale_is_timms():

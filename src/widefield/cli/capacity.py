@@ -184,8 +184,10 @@ def print_capacities(summary: dict[str, Any]) -> None:
     )  # fmt: skip
     for item in summary["inequalities"]:
         span = item["interval"]
-        figure = "" if item["ratio"] is None else f" ({item['ratio']:.2f}" + (
-            f", {span[0]:.2f} to {span[1]:.2f})" if span else ")"
+        figure = (
+            ""
+            if item["ratio"] is None
+            else f" ({item['ratio']:.2f}" + (f", {span[0]:.2f} to {span[1]:.2f})" if span else ")")
         )
         print(f"{item['verdict']}: {item['statement']}{figure}")
     for note in notes:

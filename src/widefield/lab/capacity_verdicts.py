@@ -26,7 +26,9 @@ def ratio(a: _Row, b: _Row) -> Estimate | None:
     return estimate([math.log(x / y) for x, y in pairs])
 
 
-def above(found: Estimate | None, bound: float, *, top_censored: bool = False, bottom_censored: bool = False) -> str:
+def above(
+    found: Estimate | None, bound: float, *, top_censored: bool = False, bottom_censored: bool = False
+) -> str:
     """Whether a ratio exceeds a bound: "holds", "does not hold", "cannot tell"."""
     if found is None or found.half_width is None:
         return "cannot tell"
@@ -132,7 +134,9 @@ def _optimizers(by_key: Mapping[tuple[str, str, str], _Row]) -> list[dict[str, A
     for (model, optimizer, variant), row in by_key.items():
         whole = by_key.get((model, "gd", variant))
         if optimizer == "sgd" and whole is not None:
-            found.append(_ratio(f"{model} {variant}: SGD fits more than full-batch gradient descent", row, whole, 1))
+            found.append(
+                _ratio(f"{model} {variant}: SGD fits more than full-batch gradient descent", row, whole, 1)
+            )
     return found
 
 

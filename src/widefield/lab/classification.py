@@ -170,7 +170,9 @@ def compare_classifiers(
     """Runs what is not finished below `out`, writes `table.json`; a network that fails does not stop the others."""
     plans = comparison.plans()
     task = build_task(comparison.base, data)
-    costs = {text: _cost(plan, task) for text, plan in plans[: len(comparison.models)]}  # wrong options, said first
+    costs = {
+        text: _cost(plan, task) for text, plan in plans[: len(comparison.models)]
+    }  # wrong options, said first
     records: dict[str, list[tuple[int, Record]]] = {text: [] for text in comparison.models}
     errors: dict[str, str] = {}
     for text, plan in plans:

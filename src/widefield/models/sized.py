@@ -31,7 +31,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 _SMALL = 64
 
 
-def mlp(shape: Sequence[int], outputs: int, *, width: int = 32, depth: int = 1, activation: str = "relu") -> nn.Module:
+def mlp(
+    shape: Sequence[int], outputs: int, *, width: int = 32, depth: int = 1, activation: str = "relu"
+) -> nn.Module:
     """`depth` hidden layers of `width` units over all inputs at once; depth 0 is a linear map."""
     layers: list[nn.Module] = [nn.Flatten()] if len(shape) > 1 else []
     before = math.prod(shape)
@@ -41,7 +43,9 @@ def mlp(shape: Sequence[int], outputs: int, *, width: int = 32, depth: int = 1, 
     return nn.Sequential(*layers, nn.Linear(before, outputs))
 
 
-def cnn(shape: Sequence[int], outputs: int, *, width: int = 8, depth: int = 2, activation: str = "relu") -> nn.Module:
+def cnn(
+    shape: Sequence[int], outputs: int, *, width: int = 8, depth: int = 2, activation: str = "relu"
+) -> nn.Module:
     """`depth` 3x3 convolutions of `width` channels, every second one with stride 2, and a dense layer."""
     channels, height, size = _picture("cnn", shape)
     layers: list[nn.Module] = []
@@ -168,5 +172,7 @@ def _activation(name: str) -> nn.Module:
 
 def _picture(name: str, shape: Sequence[int]) -> tuple[int, int, int]:
     if len(shape) != 3:
-        raise ValueError(f"{name} takes pictures (channels, height, width), these samples are {tuple(shape)}; use mlp")
+        raise ValueError(
+            f"{name} takes pictures (channels, height, width), these samples are {tuple(shape)}; use mlp"
+        )
     return shape[0], shape[1], shape[2]

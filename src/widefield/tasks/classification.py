@@ -242,7 +242,9 @@ def _augmentation(name: str, data: ClassificationData, size: tuple[int, ...]) ->
         return lambda x: vary(x if max(size) >= _RESIZED else _fit(x, size))
     auto = require("timm.data.auto_augment", "models")
     policy = auto.rand_augment_transform("rand-m9-mstd0.5-inc1", {})
-    erase = require("timm.data.random_erasing", "models").RandomErasing(probability=0.25, mode="const", device="cpu")
+    erase = require("timm.data.random_erasing", "models").RandomErasing(
+        probability=0.25, mode="const", device="cpu"
+    )
     functional = require("torchvision.transforms.v2.functional", "tasks")
 
     def vary_strongly(x: Tensor) -> Tensor:

@@ -100,7 +100,9 @@ def test_step_by_step_refuses(options):
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 5)), min_size=1, max_size=20))
 def test_isotonic_as_scikit_learn(pairs):
     values, weights = [v for v, _ in pairs], [w for _, w in pairs]
-    expected = IsotonicRegression(increasing=False).fit_transform(range(len(values)), values, sample_weight=weights)
+    expected = IsotonicRegression(increasing=False).fit_transform(
+        range(len(values)), values, sample_weight=weights
+    )
     np.testing.assert_allclose(isotonic(values, weights), expected, atol=1e-9)
 
 

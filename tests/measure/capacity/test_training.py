@@ -138,7 +138,10 @@ def test_a_minimum_and_a_saddle_are_told_apart():
             return x * self.a * self.b
 
     x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
-    copies, data = Copies(Product, (1,), 1, dtype=torch.float64), Samples(x, x + 0.1 * torch.tensor([[2.0], [-1.0]]))
+    copies, data = (
+        Copies(Product, (1,), 1, dtype=torch.float64),
+        Samples(x, x + 0.1 * torch.tensor([[2.0], [-1.0]])),
+    )
     procedure, still = Procedure(dtype="float64"), [0.5] * 10
     saddle = convergence(copies, procedure, data, fit_at(torch.zeros(2, dtype=torch.float64), still))
     # Loss = mean((ab - 1) x + noise)^2 with noise orthogonal to x: Hessian at 0 is -2 mean(x^2) [[0, 1], [1, 0]].

@@ -83,7 +83,9 @@ def read(root: Path) -> ClassificationData:
         files, test, names, each = [where / "train.bin"], "test.bin", "fine_label_names.txt", 2
     parts = [read_cifar(path, each) for path in files]
     train = ArraySet(torch.cat([p.samples for p in parts]), torch.cat([p.labels for p in parts]))
-    listed = [line.strip() for line in read_lines(where / names) if line.strip()] if (where / names).is_file() else []
+    listed = (
+        [line.strip() for line in read_lines(where / names) if line.strip()] if (where / names).is_file() else []
+    )
     if listed and len(listed) != count:
         raise DataError(f"{where / names}: {len(listed)} names for {count} classes")
     classes = tuple(listed) or tuple(map(str, range(count)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of pictures, one a class.
 
-    {train,val}/<class>/*.png       also training, validation, valid, test
-    <class>/*.png                   split by a hash of the names
+{train,val}/<class>/*.png       also training, validation, valid, test
+<class>/*.png                   split by a hash of the names
 """
 
 from __future__ import annotations

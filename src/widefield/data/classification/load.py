@@ -44,7 +44,9 @@ def load_classification(
     path = Path(name_or_path).expanduser()
     if path.is_file():
         if path.suffix.lower() not in table.ENDINGS:
-            raise DataError(f"{path}: a file is read as a table, {', '.join(table.ENDINGS)}; give the directory of pictures")
+            raise DataError(
+                f"{path}: a file is read as a table, {', '.join(table.ENDINGS)}; give the directory of pictures"
+            )
         return table.read_table(path, target=target, header=header, val_fraction=val_fraction)
     if target is not None or header is not None:
         raise DataError(f"{name_or_path}: target and header are for tables in a file; leave them out")
@@ -81,4 +83,6 @@ def _embedded(name: str, val_fraction: float) -> ClassificationData:
     found = getattr(sets, TABLES[name])()
     columns = [[repr(float(v)) for v in column] for column in found.data.T]
     columns.append([str(found.target_names[t]) for t in found.target])
-    return table.from_columns(name, [*map(str, found.feature_names), "class"], columns, len(columns) - 1, val_fraction)
+    return table.from_columns(
+        name, [*map(str, found.feature_names), "class"], columns, len(columns) - 1, val_fraction
+    )

@@ -50,7 +50,9 @@ def read_table(
         raise DataError(f"{path}: one column only; features and a target are needed")
     named = _has_header(rows) if header is None else header
     names = rows.pop(0) if named else [str(i) for i in range(widths[0])]
-    return from_columns(path.stem, names, list(zip(*rows, strict=True)), _column(path, names, target), val_fraction)
+    return from_columns(
+        path.stem, names, list(zip(*rows, strict=True)), _column(path, names, target), val_fraction
+    )
 
 
 def from_columns(

@@ -154,7 +154,9 @@ def capacity(
         if known is None:
             told = _teller(watch, asked, searches, record)
             tasks = {
-                seed: _Task(size, attempt, searches[seed].patient(attempt), _limit(record.done, seed, size, procedure))
+                seed: _Task(
+                    size, attempt, searches[seed].patient(attempt), _limit(record.done, seed, size, procedure)
+                )
                 for seed, (size, attempt) in asked.items()
             }
             known = _try(copies, procedure, sources, tasks, checks, most, told)

@@ -17,6 +17,7 @@ from widefield.core.extras import require
 
 from .procedure import Procedure
 
+
 class Losses(Protocol):
     """The loss of each network on its own batch."""
 
@@ -139,9 +140,7 @@ class OneByOne:
             parameter.grad = part.clone()
 
 
-def make_optimizer(
-    procedure: Procedure, flat: Tensor, rates: Tensor, shapes: Sequence[torch.Size]
-) -> Optimizer:
+def make_optimizer(procedure: Procedure, flat: Tensor, rates: Tensor, shapes: Sequence[torch.Size]) -> Optimizer:
     """The optimiser of a procedure.
 
     Raises:

@@ -272,7 +272,9 @@ class Ensemble:
     def _converged(self, losses: list[float]) -> bool:
         """L-BFGS ends by itself: what no longer moves stays as it is."""
         last = losses[-_STILL:]
-        return self.procedure.optimizer == "lbfgs" and len(last) == _STILL and max(last) - min(last) <= 1e-9 * last[0]
+        return (
+            self.procedure.optimizer == "lbfgs" and len(last) == _STILL and max(last) - min(last) <= 1e-9 * last[0]
+        )
 
 
 def _spread(targets: Tensor) -> Tensor:
