@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_capacity_prints_a_table_and_writes_a_report(capsys):
     assert "mlp+width=6+activation=tanh" in out
     assert "true labels fit more than twice as many as random ones" in out
     assert "report: out/report.html" in err
-    page = open("out/report.html", encoding="utf-8").read()
+    page = Path("out/report.html").read_text(encoding="utf-8")
     assert "Effective" in page or "effective" in page
     assert "Plotly" in page
     status, out, err = run(capsys, *CAPACITY, "--gap", "--json")
@@ -48,7 +49,7 @@ def test_capacity_prints_a_table_and_writes_a_report(capsys):
 
 def test_a_killed_capacity_resumes_to_the_same_table(capsys, monkeypatch):
     run(capsys, *CAPACITY)
-    whole = json.load(open("out/table.json", encoding="utf-8"))
+    whole = json.loads(Path("out/table.json").read_text(encoding="utf-8"))
     import widefield.lab.capacity as lab
 
     real, calls = lab.capacity, []
@@ -68,7 +69,7 @@ def test_a_killed_capacity_resumes_to_the_same_table(capsys, monkeypatch):
     assert "Resume with: widefield capacity" in err
     monkeypatch.setattr(lab, "capacity", real)
     assert run(capsys, *words)[0] == 0
-    resumed = json.load(open("again/table.json", encoding="utf-8"))
+    resumed = json.loads(Path("again/table.json").read_text(encoding="utf-8"))
     assert [r["capacity"] for r in resumed["rows"]] == [r["capacity"] for r in whole["rows"]]
 
 
@@ -78,9 +79,9 @@ def test_capacity_of_a_table_with_a_contradiction(capsys):
     rows = [
         f"{a:.3f},{b:.3f},{c}" for (a, b), c in zip(np.tile(points, (10, 1)), rng.integers(0, 2, 80), strict=True)
     ]
-    open("t.csv", "w", encoding="utf-8").write("a,b,kind\n" + "\n".join(rows))
-    words = ("capacity", "--data", "t.csv", "--target", "kind", "--model", "mlp+width=16", "--variants", "semantic",
-             "--updates", 200, "--seeds", 2, "--start", 2, "--out", "out")  # fmt: skip
+    Path("t.csv").write_text("a,b,kind\n" + "\n".join(rows), encoding="utf-8")
+    words = ("capacity", "--data", "t.csv", "--target", "kind", "--model", "mlp+width=16", "--variants",
+             "semantic", "--updates", 200, "--seeds", 2, "--start", 2, "--out", "out")  # fmt: skip
     status, out, _ = run(capsys, *words)
     assert status == 0
     assert "equal inputs have different labels" in out
@@ -109,8 +110,8 @@ def test_bad_words_are_one_line(capsys, words, match):
     assert not out
 
 
-TRAIN = ("train", "--task", "classification", "--model", "cnn+width=2,vit+width=8+depth=1+mixer=ff-only", "--steps",
-         6, "--seeds", 2, "--batch-size", 8, "--out", "out")  # fmt: skip
+TRAIN = ("train", "--task", "classification", "--model", "cnn+width=2,vit+width=8+depth=1+mixer=ff-only",
+         "--steps", 6, "--seeds", 2, "--batch-size", 8, "--out", "out")  # fmt: skip
 
 
 def test_train_classifiers(capsys):
@@ -124,12 +125,12 @@ def test_train_classifiers(capsys):
     assert len(table["rows"][0]["accuracy"]["values"]) == 2
     assert table["setting"]["shape"] == [1, 8, 8]
     assert 0 <= table["rows"][1]["accuracy"]["mean"] <= 1
-    assert "cnn+width=2" in open("out/report.html", encoding="utf-8").read()
+    assert "cnn+width=2" in Path("out/report.html").read_text(encoding="utf-8")
 
 
 def test_train_on_a_table(capsys):
-    status, out, _ = run(capsys, "train", "--task", "classification", "--data", "iris", "--steps", 300, "--batch-size",
-                         30, "--out", "out", "--lr", 0.01, "--json")  # fmt: skip
+    status, out, _ = run(capsys, "train", "--task", "classification", "--data", "iris", "--steps", 300,
+                         "--batch-size", 30, "--out", "out", "--lr", 0.01, "--json")  # fmt: skip
     assert status == 0
     assert json.loads(out)["rows"][0]["accuracy"]["mean"] > 0.9
 

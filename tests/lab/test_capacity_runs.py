@@ -131,7 +131,7 @@ def test_bad_preparation():
 
 
 def test_the_gap_of_a_network_that_only_memorises():
-    """Inputs are one-hot and held-out ones unseen: training is all right, the rest by chance of an all-zero logit."""
+    """Inputs are one-hot and the held-out ones zero: all training samples are right, half of the others."""
     x, y = torch.eye(20)[:, :10].repeat(1, 1), torch.arange(20) % 2
     train, val = Samples(torch.eye(20), y, 2), Samples(torch.zeros(20, 20), y, 2)
     procedure = Procedure(rates=(0.1,), updates=60, check_every=10)

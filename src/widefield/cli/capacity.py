@@ -15,14 +15,14 @@ from widefield.cli.words import Flag, set_threads
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many samples networks can fit perfectly, with true labels and without them (Effective Model Complexity)."""
+    """How many samples networks can fit perfectly, with true labels and without (Effective Model Complexity)."""
 
     model: str = "mlp+width=6,mlp+width=12,mlp+width=24,cnn+width=1"
-    """networks with commas between, options as name+option=value: mlp, cnn, resnet, efficientnet, vit (+width, +depth,
-    +activation=relu/tanh/identity, +mixer), a published token network, or timm:NAME"""
+    """networks with commas between, options as name+option=value: mlp, cnn, resnet, efficientnet, vit (+width,
+    +depth, +activation=relu/tanh/identity, +mixer), a published token network, or timm:NAME"""
     data: str = "digits"
-    """'digits', 'iris', 'wine', 'breast-cancer', a file with a table, or a directory: MNIST, CIFAR binary, folders of
-    pictures"""
+    """'digits', 'iris', 'wine', 'breast-cancer', a file with a table, or a directory: MNIST, CIFAR binary, folders
+    of pictures"""
     target: str | None = None
     """column of a table that is to be told from the others: name or number (default: the last)"""
     variants: str = "semantic,random"
@@ -176,11 +176,11 @@ def print_capacities(summary: dict[str, Any]) -> None:
     s, data = summary["setting"], summary["data"]
     budget = f"{s['updates']} {s['budget']}"
     tables.print_table(
-        ("network", "data", "parameters", "capacity", "95% interval", "median", "per parameter", "bits / parameter",
-         "gap"),
+        ("network", "data", "parameters", "capacity", "95% interval", "median", "per parameter",
+         "bits / parameter", "gap"),
         rows,
-        caption=f"{data['name']}: {data['samples']} samples, {data['num_classes']} classes, {data['preparation']}; "
-        f"{tables.counted(s['seeds'], 'seed')}, budget {budget}, batch {s['batch_size']}; geometric means",
+        caption=f"{data['name']}: {data['samples']} samples, {data['num_classes']} classes, "
+        f"{data['preparation']}; {tables.counted(s['seeds'], 'seed')}, budget {budget}, batch {s['batch_size']}; geometric means",
     )  # fmt: skip
     for item in summary["inequalities"]:
         span = item["interval"]

@@ -28,7 +28,7 @@ def train_classifiers(words: Train) -> int:
     set_threads(words.threads)
     console = Console(stderr=True)
     name = words.data or "digits"
-    options = {} if words.target is None else {"target": words.target}
+    options: dict[str, Any] = {} if words.target is None else {"target": words.target}
     data = load_classification(name, **options)
     console.print(data.summary(), highlight=False)
     size = None if words.size is None else integers(words.size, "--size")

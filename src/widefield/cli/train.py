@@ -26,9 +26,9 @@ class Train:
     The first is what the others are held against. Classes: mlp, cnn, resnet, efficientnet, vit (+mixer=...), a
     published token network, or timm:NAME. (default: five methods, or cnn, vit and two other mixers)"""
     data: str | None = None
-    """reconstruction: 'indian_pines' (embedded, default), or a directory of cubes: CAVE, KAIST, TSA, or any folder of
-    .mat, .npz, ENVI. Classes: 'digits' (embedded, default), 'iris', 'wine', 'breast-cancer', a table, or a directory:
-    MNIST, CIFAR binary, folders of pictures"""
+    """reconstruction: 'indian_pines' (embedded, default), or a directory of cubes: CAVE, KAIST, TSA, or any folder
+    of .mat, .npz, ENVI. Classes: 'digits' (embedded, default), 'iris', 'wine', 'breast-cancer', a table, or a
+    directory: MNIST, CIFAR binary, folders of pictures"""
     mask: str = "random"
     """file of the aperture, 'data' for the one the data set brings, or 'random'"""
     seeds: int = 1
@@ -42,7 +42,7 @@ class Train:
     size: str | None = None
     """height,width: bring every scene or picture to one size"""
     augment: Literal["none", "plain", "timm"] | None = None
-    """classes: shift and flip (plain, the default for pictures), or timm's RandAugment, erasing, mixup and cutmix"""
+    """classes: shift and flip (plain, the default for pictures), or timm's RandAugment, erasing, mixup, cutmix"""
     optimizer: Literal["adam", "adamw", "sgd", "lamb"] | None = None
     """classes: (default: adamw)"""
     target: str | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capacities of several networks on one data set, side by side: models, optimisers, variants of the data; one table."""
+"""Capacities of networks side by side: models, optimisers, variants of one data set; one table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class CapacityComparison:
     models: tuple[str, ...]
     variants: tuple[str, ...] = ("semantic", "random")
     optimizers: tuple[str, ...] = ("adam",)
-    procedure: Procedure = Procedure()
+    procedure: Procedure = field(default_factory=Procedure)
     search: Gallop | StepByStep = field(default_factory=Gallop)
     seeds: int = 5
     rates: tuple[float, ...] | None = None
@@ -153,7 +153,8 @@ def measure_capacities(
     Every round of trainings is kept, so that a run that was killed goes on to the figures of an uninterrupted one.
 
     Raises:
-        UnknownName, UnknownOption, ValueError: a model that cannot be built for these samples, before any training.
+        UnknownName, UnknownOption, ValueError: a model that cannot be built for these samples, before any
+            training.
     """
     prepared = prepare(data, comparison.components, comparison.classes, comparison.samples)
     builders = {model: _builder(model, prepared) for model in comparison.models}
@@ -213,7 +214,8 @@ def _check(build: Callable[[], nn.Module], prepared: Prepared, device: str) -> i
 def _key(measurement: Measurement, comparison: CapacityComparison, prepared: Prepared) -> str:
     """Everything that the probes depend on."""
     values = {
-        "measurement": vars(measurement), "procedure": dict(comparison.procedure_of(measurement.optimizer).as_dict()),
+        "measurement": vars(measurement),
+        "procedure": dict(comparison.procedure_of(measurement.optimizer).as_dict()),
         "search": comparison.search.settings(), "seeds": comparison.seeds, "nested": comparison.nested,
         "conflicts": comparison.conflicts, "checks": comparison.checks, "data": prepared.train.fingerprint(),
         "device": comparison.device,

@@ -155,8 +155,8 @@ def _gain_against_gap(by_key: Mapping[tuple[str, str, str], _Row]) -> dict[str, 
     if len(points) >= 12:
         verdict = "holds" if value < -0.5 and chance < 0.05 else "does not hold" if value > -0.5 else "cannot tell"
     return {
-        "statement": f"over {len(points)} networks, the larger the gain of true over random labels, the smaller the "
-        "generalisation gap (rank correlation below -0.5)",
+        "statement": f"over {len(points)} networks, the larger the gain of true over random labels, the "
+        "smaller the generalisation gap (rank correlation below -0.5)",
         "verdict": verdict, "ratio": value, "interval": None, "p": chance,
     }  # fmt: skip
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a classification plan to its record, and several networks side by side: the same batches and seeds for all."""
+"""From a classification plan to its record, and networks side by side: the same batches and seeds for all."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def compare_classifiers(
     watch: Watcher | None = None,
     told: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Runs what is not finished below `out`, writes `table.json`; a network that fails does not stop the others."""
+    """Runs what is not finished below `out`, writes `table.json`; one that fails does not stop the others."""
     plans = comparison.plans()
     task = build_task(comparison.base, data)
     costs = {

@@ -28,8 +28,8 @@ def prepare(
 ) -> Prepared:
     """Standardised samples.
 
-    Pictures are brought to 0..1 and standardised by the mean and deviation of each channel over the training split;
-    tables already are. Principal components are standardised one by one.
+    Pictures are brought to 0..1 and standardised by the mean and deviation of each channel over the training
+    split; tables already are. Principal components are standardised one by one.
 
     Args:
         data: pictures of one size, or a table.
@@ -64,8 +64,8 @@ def prepare(
 def _stack(data: ClassificationData, split: ClassSet, rows: Tensor) -> Tensor:
     if not data.is_table and len({*data.train.sizes, *data.val.sizes}) > 1:
         raise DataError(
-            f"{data.name}: pictures of several sizes, {data.train.sizes[0]} to {data.train.sizes[-1]}; capacity is "
-            "measured on pictures of one size"
+            f"{data.name}: pictures of several sizes, {data.train.sizes[0]} to {data.train.sizes[-1]}; capacity "
+            "is measured on pictures of one size"
         )
     found = torch.stack([split[int(row)] for row in rows]).float()
     return found if data.is_table else found / 255

@@ -78,7 +78,7 @@ _B0 = [["ds_r1_k3_s1_e1_c16_se0.25"], ["ir_r2_k3_s2_e6_c24_se0.25"], ["ir_r2_k5_
 
 
 def efficientnet(shape: Sequence[int], outputs: int, *, width: float = 0.25, depth: float = 0.5) -> nn.Module:
-    """Tan and Le, arXiv:1905.11946: B0 with channels times `width` and blocks times `depth`; channels by eights."""
+    """Tan and Le, arXiv:1905.11946: B0 with channels times `width`, in eights, and blocks times `depth`."""
     channels, height, size = _picture("efficientnet", shape)
     models = require("timm.models", "models")
     builder = require("timm.models._efficientnet_builder", "models")
@@ -128,8 +128,8 @@ def create_sized(name: str, shape: Sequence[int], outputs: int, **options: Any) 
     """Builds a network for samples of a shape.
 
     Args:
-        name: "mlp", "cnn", "resnet", "efficientnet", "vit"; a published network of tokens (`list_classifiers()`); or
-            "timm:" and a name of timm's.
+        name: "mlp", "cnn", "resnet", "efficientnet", "vit"; a published network of tokens (`list_classifiers()`);
+            or "timm:" and a name of timm's.
         shape: of a sample: (d,) or (c, h, w).
         outputs: how many numbers it gives for a sample.
         options: of the family: `width`, `depth`, `activation`, ...; those of `TokenClassifier`; or timm's.

@@ -74,8 +74,8 @@ class ClassificationMetrics:
         """
         if logits.shape != (len(labels), len(self.classes)):
             raise ValueError(
-                f"expected logits ({len(labels)}, {len(self.classes)}), got {tuple(logits.shape)}: build the network "
-                f"with {len(self.classes)} outputs"
+                f"expected logits ({len(labels)}, {len(self.classes)}), got {tuple(logits.shape)}: build the "
+                f"network with {len(self.classes)} outputs"
             )
         logits, labels = logits.detach().float().cpu(), labels.cpu()
         self.loss += float(F.cross_entropy(logits, labels, reduction="sum"))
@@ -104,17 +104,17 @@ class ClassificationMetrics:
 class Classification:
     """Batches, loss and metrics over a `ClassificationData`.
 
-    `batch(step)` is a function of `(seed, step)`: a run that resumes at step s sees what the uninterrupted one saw,
-    and every network of a comparison sees the same.
+    `batch(step)` is a function of `(seed, step)`: a run that resumes at step s sees what the uninterrupted one
+    saw, and every network of a comparison sees the same.
 
     Args:
         data: what to learn.
         batch_size: samples a step.
-        size: height and width that pictures are brought to; None: their common one, or if they differ the median, at
-            most 224.
+        size: height and width that pictures are brought to; None: their common one, or if they differ the median,
+            at most 224.
         augment: "none"; "plain": random shift (from 64 pixels on a random part), flip of natural pictures; "timm":
-            RandAugment and random erasing by timm, mixup or cutmix, label smoothing, as in DeiT. Rows of a table are
-            not varied. None: "plain" for pictures.
+            RandAugment and random erasing by timm, mixup or cutmix, label smoothing, as in DeiT. Rows of a table
+            are not varied. None: "plain" for pictures.
         seed: of the order and the augmentation.
         recipe: how to train.
 

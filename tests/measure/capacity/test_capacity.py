@@ -11,8 +11,8 @@ from torch import nn
 
 from widefield.measure.capacity import Gallop, Procedure, Samples, StepByStep, capacity
 
-SOLVE = Procedure(optimizer="lbfgs", rates=(1.0,), updates=200, check_every=1, dtype="float64", schedule="constant",
-                  hopeless=None)  # fmt: skip
+SOLVE = Procedure(optimizer="lbfgs", rates=(1.0,), updates=200, check_every=1, dtype="float64",
+                  schedule="constant", hopeless=None)  # fmt: skip
 QUICK = Procedure(rates=(0.05,), updates=100, batch_size=16, check_every=20)
 
 
@@ -50,7 +50,7 @@ def test_linear_regression_recovers_the_number_of_parameters_exactly(d, bias):
 
 
 def test_the_search_takes_a_fifth_of_the_updates_of_the_published_protocol():
-    """A perceptron with true labels of a noisy teacher; sets grow by one sample, as fine as the search resolves."""
+    """A perceptron with true labels of a noisy teacher; the published protocol grows by one sample."""
     data = teacher(500, 60)
     build = lambda: nn.Linear(60, 2)  # noqa: E731
     procedure = Procedure(optimizer="gd", rates=(3.0,), updates=600, check_every=10)

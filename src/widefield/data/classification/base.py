@@ -22,7 +22,10 @@ _SHOWN = 5
 class ClassSet(Protocol):
     """Samples with a class each: `self[i]` is a picture `(c, h, w)` uint8, or a row `(d,)` float32."""
 
-    labels: Tensor
+    @property
+    def labels(self) -> Tensor:
+        """`(n,)` int64."""
+        ...
 
     @property
     def sizes(self) -> list[tuple[int, ...]]:

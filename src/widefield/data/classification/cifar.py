@@ -38,7 +38,8 @@ def read_cifar(path: Path | str, labels: int = 1) -> ArraySet:
     record = labels + _PIXELS
     if len(content) == 0 or len(content) % record:
         raise DataError(
-            f"{path}: truncated or another format: {len(content)} bytes are no multiple of the {record} of a record"
+            f"{path}: truncated or another format: {len(content)} bytes are no multiple of the {record} of a "
+            "record"
         )
     rows = content.reshape(-1, record)
     pictures = torch.from_numpy(rows[:, labels:].reshape(-1, 3, 32, 32).copy())

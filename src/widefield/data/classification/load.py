@@ -33,8 +33,8 @@ def load_classification(
     """Loads a data set for classification.
 
     Args:
-        name_or_path: "digits", "iris", "wine", "breast-cancer" (scikit-learn's), a file with a table, or a directory
-            whose layout is recognised: IDX, CIFAR binary, folders of pictures.
+        name_or_path: "digits", "iris", "wine", "breast-cancer" (scikit-learn's), a file with a table, or a
+            directory whose layout is recognised: IDX, CIFAR binary, folders of pictures.
         target, header: of a table; see `read_table`.
         val_fraction: share of the samples, the same on every machine, where no validation set exists.
 

@@ -22,8 +22,8 @@ def read_table(
 ) -> ClassificationData:
     """Reads a table with commas, semicolons, tabs or spaces between its columns.
 
-    Columns of numbers are standardised by the training rows; columns of words become one column a word. Rows with a
-    missing number or target are left out, a missing word is a word of its own.
+    Columns of numbers are standardised by the training rows; columns of words become one column a word. Rows with
+    a missing number or target are left out, a missing word is a word of its own.
 
     Args:
         path: of the file.
@@ -104,7 +104,7 @@ def from_columns(
 
 
 def _fields(lines: list[str]) -> list[list[str]]:
-    """Split at what separates the fields of the first line: the most frequent of comma, semicolon, tab; or spaces."""
+    """Split at the most frequent of comma, semicolon and tab in the first line, or at spaces."""
     counts = {mark: lines[0].count(mark) for mark in ",;\t"}
     mark = max(counts, key=lambda m: counts[m])
     if counts[mark]:

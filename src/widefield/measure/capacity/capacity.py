@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Effective Model Complexity: the largest set that a network fits perfectly under a training procedure.
 
-Paper: Shwartz-Ziv, Goldblum, Bansal, Bruss, LeCun, Wilson, Just How Flexible are Neural Networks in Practice?, 2024
-(arXiv:2406.11463); the quantity is Nakkiran et al.'s, arXiv:1912.02292, with no error allowed.
+Paper: Shwartz-Ziv, Goldblum, Bansal, Bruss, LeCun, Wilson, Just How Flexible are Neural Networks in Practice?,
+2024 (arXiv:2406.11463); the quantity is Nakkiran et al.'s, arXiv:1912.02292, with no error allowed.
 
 *Differs*: the paper grows the set step by step and leaves its sizes, budget, thresholds and number of seeds open.
-Here sizes are galloped and bisected, several seeds are trained as one network, and what was chosen is in the result.
+Here sizes are galloped and bisected, several seeds are trained as one network, and what was chosen is in the
+result.
 """
 
 from __future__ import annotations
@@ -173,8 +174,9 @@ def capacity(
 def _limit(done: Sequence[Probe], seed: int, size: int, procedure: Procedure) -> int | None:
     """After how many updates a training of a size is given up where only a bracket is narrowed.
 
-    Larger sets take longer, up to the edge by about the square of their size; what takes three times as long as that
-    will hardly fit. Only whole trainings settle the edge, so that this costs nothing but a detour where it is wrong.
+    Larger sets take longer, up to the edge by about the square of their size; what takes three times as long as
+    that will hardly fit. Only whole trainings settle the edge, so that this costs nothing but a detour where it is
+    wrong.
     """
     fitted = [p for p in done if p.seed == seed and p.fitted and p.size < size]
     if procedure.hopeless is None or not fitted:
@@ -259,7 +261,8 @@ def _notes(
     notes = []
     if len(data) < procedure.batch_size and not procedure.whole_set:
         notes.append(
-            f"the {len(data)} samples are fewer than a batch of {procedure.batch_size}: every update sees the whole set"
+            f"the {len(data)} samples are fewer than a batch of {procedure.batch_size}: every update sees the "
+            "whole set"
         )
     bound = [answer for answer in answers if answer.limit == "labels"]
     if bound:
@@ -276,8 +279,8 @@ def _notes(
     unsure = [answer for answer in answers if answer.edge in ("still falling", "cannot tell")]
     if unsure:
         notes.append(
-            f"at the edge of {len(unsure)} of {len(answers)} seeds the training had not come to a minimum: a larger "
-            "budget may fit more"
+            f"at the edge of {len(unsure)} of {len(answers)} seeds the training had not come to a minimum: a "
+            "larger budget may fit more"
         )
     return tuple(notes)
 

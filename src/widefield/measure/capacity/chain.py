@@ -16,7 +16,7 @@ Chain = list[tuple[str, nn.Module]]
 
 
 def chain_of(model: nn.Module) -> Chain | None:
-    """The layers with their names, in order; None unless the network is a chain of plain layers and nothing else."""
+    """The layers with their names, in order; None unless the network is nothing but a chain of plain layers."""
     found: Chain = []
     return found if _collect(model, "", found) else None
 

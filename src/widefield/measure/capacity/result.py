@@ -118,7 +118,7 @@ class Capacity:
 
     @property
     def censored(self) -> bool:
-        """Whether some seed fitted all data: the capacity is at least the mean, and belongs in no fit of curves."""
+        """Whether some seed fitted all data, so that the capacity is at least the mean."""
         return any(seed.limit == "data" for seed in self.seeds)
 
     @property

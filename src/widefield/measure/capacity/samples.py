@@ -44,11 +44,13 @@ class Samples:
                 raise TypeError(f"classes are (n,) int64, got {tuple(y.shape)} {y.dtype}")
             if int(y.min()) < 0 or int(y.max()) >= k:
                 raise ValueError(
-                    f"labels run from {int(y.min())} to {int(y.max())}; with num_classes={k}, 0..{k - 1} are accepted"
+                    f"labels run from {int(y.min())} to {int(y.max())}; with num_classes={k}, 0..{k - 1} are "
+                    "accepted"
                 )
         elif y.dim() != 2 or not y.is_floating_point():
             raise TypeError(
-                f"without num_classes the labels are targets (n, k), floating point; got {tuple(y.shape)} {y.dtype}"
+                f"without num_classes the labels are targets (n, k), floating point; got {tuple(y.shape)} "
+                f"{y.dtype}"
             )
         elif not bool(y.isfinite().all()):
             raise ValueError("the targets hold values that are not finite; fill or drop them first")

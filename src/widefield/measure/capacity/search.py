@@ -48,8 +48,8 @@ class Gallop:
     """Doubles until a size fails, halves the bracket on a logarithmic scale, and tries the failed edge again.
 
     Whether a size is fitted is noisy, and not always monotone. The smallest failed size above the largest fitted
-    one is therefore tried from new initialisations, by trainings that are not given up early; if it is fitted after
-    all, the search goes on above it.
+    one is therefore tried from new initialisations, by trainings that are not given up early; if it is fitted
+    after all, the search goes on above it.
 
     Attributes:
         start: the first size.

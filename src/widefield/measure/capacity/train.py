@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training many networks at once, on sets of different sizes, until each has fitted its set or spent its budget."""
+"""Many networks trained at once, on sets of different sizes, until each has fitted or spent its budget."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def missed(output: Tensor, labels: Tensor, num_classes: int, tolerance: Tensor) 
 
 
 def draw(size: int, batch: int, seed: int, start: int, stop: int) -> Tensor:
-    """`(stop - start, batch)`: the samples of a range of updates; orders of successive epochs are strung together."""
+    """`(stop - start, batch)`: the samples of a range of updates; orders of epochs are strung together."""
     if batch == size:
         return torch.arange(size).expand(stop - start, size)
     first, last = start * batch // size, (stop * batch - 1) // size
