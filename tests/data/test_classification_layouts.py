@@ -85,7 +85,7 @@ def test_a_truncated_gzip_file(tmp_path):
 def test_idx_files_that_do_not_belong_together(tmp_path):
     mnist(tmp_path)
     idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(6, np.uint8))
-    with pytest.raises(DataError, match="6 labels for 7 pictures"):
+    with pytest.raises(DataError, match="6 labels for 7 pictures; both must agree"):
         load_classification(tmp_path)
     idx(tmp_path / "train-labels-idx1-ubyte", np.zeros((7, 5, 6), np.uint8))
     with pytest.raises(DataError, match="labels are n bytes"):

@@ -17,7 +17,7 @@ from widefield.cli.words import Flag, set_threads
 class Capacity:
     """How many samples networks can fit perfectly, with true labels and without (Effective Model Complexity)."""
 
-    model: str = "mlp+width=6,mlp+width=12,mlp+width=24,cnn+width=1"
+    model: str = "mlp+width=4,mlp+width=6,mlp+width=8,cnn+width=1"
     """networks with commas between, options as name+option=value: mlp, cnn, resnet, efficientnet, vit (+width,
     +depth, +activation=relu/tanh/identity, +mixer), a published token network, or timm:NAME"""
     data: str = "digits"
@@ -180,7 +180,8 @@ def print_capacities(summary: dict[str, Any]) -> None:
          "bits / parameter", "gap"),
         rows,
         caption=f"{data['name']}: {data['samples']} samples, {data['num_classes']} classes, "
-        f"{data['preparation']}; {tables.counted(s['seeds'], 'seed')}, budget {budget}, batch {s['batch_size']}; geometric means",
+        f"{data['preparation']}; "
+        f"{tables.counted(s['seeds'], 'seed')}, budget {budget}, batch {s['batch_size']}; geometric means",
     )  # fmt: skip
     for item in summary["inequalities"]:
         span = item["interval"]

@@ -102,7 +102,7 @@ def read(root: Path) -> ClassificationData:
             raise DataError(f"{found[f'{split}-labels']}: labels are n bytes, this holds {labels.shape}")
         if len(images) != len(labels):
             raise DataError(
-                f"{found[f'{split}-labels']}: {len(labels)} labels for {len(images)} pictures; they must be as many"
+                f"{found[f'{split}-labels']}: {len(labels)} labels for {len(images)} pictures; both must agree"
             )
         splits.append(ArraySet(torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype(np.int64))))
     train, val = splits
