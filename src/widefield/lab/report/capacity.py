@@ -42,6 +42,7 @@ def write_capacity_report(summary: Mapping[str, Any], out: Path) -> Path:
         legend=[(variant, f"--m{i}", _SYMBOLS.get(variant, "circle")) for i, variant in enumerate(variants)],
         colours=[(oklch_to_hex(0.52, 0.14, hue), oklch_to_hex(0.76, 0.12, hue)) for hue in _HUES],
         setting=[(name.replace("_", " "), _plain(value)) for name, value in summary["setting"].items()],
+        notes=[f"{r['model']} {r['optimizer']} {r['variant']}: {note}" for r in rows for note in r["notes"]],
         has_gap=any(row.get("gap") for row in rows), style=_source("style.css"), plotly=plotly, script=script,
         policy=" ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script)),
     ))  # fmt: skip
@@ -102,10 +103,13 @@ def _against_parameters(
                         "arrayminus": [m - s[0] / k for s, k, m in zip(spans, scale, means, strict=True)]},
             "hovertemplate": "<b>%{text}</b><br>%{x} parameters, %{y:.3~g}<extra></extra>",
         })  # fmt: skip
+    # Of few seeds an interval may span powers of ten; the axis follows the means and shows that it goes on.
     values = [value for trace in traces for value in trace["y"]]
+    low_y, high_y = min(values) / 2.5, max(values) * 2.5
     layout = {
         "xaxis": _log_axis("parameters", low, high),
-        "yaxis": _log_axis("samples a parameter" if per_parameter else "samples fitted", min(values), max(values)),
+        "yaxis": _log_axis("samples a parameter" if per_parameter else "samples fitted", low_y, high_y)
+        | {"range": [math.log10(low_y), math.log10(high_y)]},
         "hovermode": "closest",
     }  # fmt: skip
     return {"data": traces, "layout": layout}
@@ -148,5 +152,5 @@ def _line(row: Mapping[str, Any]) -> dict[str, str]:
         "bits": f"{c['bits_per_parameter']:.2f}" if c["bits_per_parameter"] else units.DASH,
         "gap": (f"{gap['mean']:.3f}" + (f" ± {half:.3f}" if half is not None else "")) if gap else units.DASH,
         "edges": ", ".join(f"{edges.count(edge)} {edge}" for edge in dict.fromkeys(edges)) or units.DASH,
-        "steps": f"{row['steps']:,}", "notes": "; ".join(row["notes"]),
+        "steps": f"{row['steps']:,}",
     }  # fmt: skip
