@@ -9,6 +9,7 @@ import torch
 
 import widefield
 from widefield.cli import main
+from widefield.models.tokens import list_classifiers
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -40,6 +41,17 @@ def test_the_snapshot_snippet_runs():
     exec(snippet, names)
     assert names["cube"].shape == scene.shape
     assert names["network"](torch.rand(1, 16, 70), names["operator"].phi).shape == scene.shape
+
+
+def test_the_snippet_of_token_networks_runs():
+    (snippet,) = [s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "create_classifier" in s]
+    names: dict = {}
+    with torch.device("meta"):
+        exec(snippet, names)
+        for name, edge in (("mixer", 224), ("larger", 256), ("context", 224)):
+            assert names[name](torch.empty(1, 3, edge, edge)).shape == (1, 10)
+    assert names["merged"].merged
+    assert f"{len(list_classifiers())} published networks" in README
 
 
 @pytest.mark.parametrize("name", ["create", "list_modules", "describe"])

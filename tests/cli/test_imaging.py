@@ -177,7 +177,7 @@ RECONSTRUCT = ("reconstruct", "y.npz", "--model")
         ((*RECONSTRUCT, "mst-s+blocks=1/1", "--weights", "cube.mat"), "cannot be read as weights"),
         ((*RECONSTRUCT, "gap-tv", "--rows", 0), "rows"),
         ((*RECONSTRUCT, "gap-tv", "--truth", "nan.npz"), "not finite"),
-        (("reconstruct", "cube.mat", "--model", "gap-tv"), "a measurement is not to be told apart"),
+        (("reconstruct", "cube.mat", "--model", "gap-tv"), "no array fits a measurement of 2 dimensions"),
         (("train", "--model", "mst-x"), "Did you mean"),
         (("train", "--model", ","), "no model given"),
         (("train", "--data", "nowhere"), "nowhere"),

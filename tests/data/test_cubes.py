@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import h5py
 import numpy as np
 import pytest
@@ -136,10 +138,19 @@ def test_another_name_is_listed_and_selectable(tmp_path):
     with pytest.raises(DataError, match=r"no array 'third'; it holds first 5x7x4"):
         read_cube(tmp_path / "two.mat", "third")
     scipy.io.savemat(tmp_path / "flat.mat", {"picture": np.ones((5, 7))})
-    with pytest.raises(DataError, match="a cube is not to be told apart; it holds picture 5x7"):
+    with pytest.raises(DataError, match="no array fits a cube of 3 dimensions; it holds picture 5x7"):
         read_cube(tmp_path / "flat.mat")
     with pytest.raises(DataError, match="picture has 2 dimensions, a cube has 3"):
         read_cube(tmp_path / "flat.mat", "picture")
+
+
+def test_a_cube_of_one_pixel_is_a_copy_of_its_file(tmp_path):
+    np.save(tmp_path / "one.npy", np.full((1, 1, 4), 0.5, dtype=np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values = read_cube(tmp_path / "one.npy").values
+    values += 1
+    assert np.load(tmp_path / "one.npy").tolist() == [[[0.5] * 4]]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -197,7 +208,7 @@ def test_truncated_envi_and_bad_headers(tmp_path):
 
 def test_pickled_objects_are_refused(tmp_path):
     np.save(tmp_path / "evil.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="objects, not numbers"):
+    with pytest.raises(DataError, match="objects or complex values, not real numbers"):
         read_cube(tmp_path / "evil.npy")
 
 

@@ -31,6 +31,7 @@ from widefield.lab.report.plot import round_places
 from widefield.lab.report.rows import clear_best, read_rows, shown_at_first
 from widefield.lab.report.tables import class_table, scale_of
 from widefield.lab.report.units import count, duration, memory, share
+from widefield.lab.summary import sentence
 
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>&amp;'
 
@@ -369,6 +370,38 @@ def test_a_module_in_two_gradients_is_told_apart():
         "hamburger-nmf (one_step)",
         "hamburger-nmf (unrolled)",
     ]
+
+
+def test_a_sentence_about_many_modules_stays_one():
+    rows = [
+        {"module": f"m{k}", "status": "finished", "difference": {"verdict": "no difference", "mean": k / 100}}
+        for k in range(57)
+    ]
+    said = sentence([*rows, {"module": "none", "status": "finished", "difference": None}], "none", "scenes")
+    assert "m56 (+0.560)" in said
+    assert "and 49 more, down to +0.000" in said
+    assert "m48 (" not in said
+    few = sentence(rows[:8], "none", "scenes")
+    assert "m0 (+0.000)" in few
+    assert "more" not in few
+
+
+def test_a_curve_of_one_point_is_seen():
+    curves = [{"steps": [10], "loss": [0.6], "eval_steps": [2, 10], "eval_miou": [0.2, 0.3]}]
+    rows = read_rows({"rows": [{"module": "a2", "mean": 0.3, "curves": curves}]})
+    figures = curve_figures(rows, {0})
+    assert [t["mode"] for t in figures["loss"]["data"]] == ["markers"]
+    assert [t["mode"] for t in figures["miou"]["data"]] == ["lines"]
+
+
+def test_a_venue_that_holds_its_year_is_not_given_it_twice(tmp_path):
+    rows = [
+        {"module": "non-local-means", "title": "N", "paper": "CVPR 2005", "year": 2005, "mean": 0.1},
+        {"module": "glore", "title": "G", "paper": "arXiv:1811.12814", "year": 2019, "mean": 0.1},
+    ]
+    text = Page(write_report({"rows": rows}, tmp_path).read_text(encoding="utf-8")).text
+    assert "(CVPR 2005)" in text
+    assert "(arXiv:1811.12814, 2019)" in text
 
 
 # In a browser.

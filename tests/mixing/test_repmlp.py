@@ -228,6 +228,50 @@ def test_one_sample_and_dead_input_train_without_nan():
             assert torch.isfinite(x.grad).all()
 
 
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(
+    ("build", "shape"), [SHARED[1], SHARED[2], GROUPED[0], (tiny_net, (3, 3, 16, 16))],
+    ids=["2022", "interchanged", "2021", "net"],
+)  # fmt: skip
+def test_layouts_batches_repeats_autocast_and_compile(build, shape, merged):
+    module = shaken(build, seed=3)  # no dead ReLU in the gates, some of which have one or two units
+    if merged:
+        module = module.merge()
+    x = randn(3, *shape[1:])
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        y = module(x)
+        assert torch.equal(module(x), y)
+        for other in (x.to(memory_format=torch.channels_last), x.mT.contiguous().mT):
+            torch.testing.assert_close(module(other), y, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(module(x[1:2]), y[1:2], atol=1e-4, rtol=1e-4)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = module(x).float()
+        assert (half - y).norm() < 0.05 * y.norm()
+        for extreme in (0 * x, torch.ones_like(x), 1e4 * x):
+            assert torch.isfinite(module(extreme)).all()
+        torch.compiler.reset()
+        compiled = torch.compile(module, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x), y)
+    assert torch.equal(torch.get_rng_state(), state)
+    module(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
+
+
+def test_repmlpnet_verbs():
+    net, x = shaken(tiny_net), randn(2, 3, 16, 16)
+    features = net.forward_features(x)
+    assert features.shape == (2, 8, 2, 2)
+    torch.testing.assert_close(net.forward_head(features), net(x))
+    torch.testing.assert_close(net.forward_head(features, pre_logits=True), features.mean((2, 3)))
+    assert net.get_classifier() is net.head
+    net.reset_classifier(0)
+    torch.testing.assert_close(net(x), features.mean((2, 3)))
+    net.reset_classifier(3)
+    assert net(x).shape == (2, 3)
+    assert all(p.ndim > 1 for name, p in net.named_parameters() if name not in net.no_weight_decay())
+
+
 def test_checkpointing_moves_the_statistics_once():
     one, two = tiny_net().train(), tiny_net().train()
     two.load_state_dict(one.state_dict())

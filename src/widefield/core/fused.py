@@ -41,8 +41,9 @@ def serves(x: Tensor) -> bool:
 
 def channels_last(x: Tensor) -> bool:
     """Whether `(b, c, h, w)` lies in memory as `(b, h, w, c)`."""
-    _, c, h, w = x.shape
-    return x.stride() == (h * w * c, 1, w * c, c)
+    b, c, h, w = x.shape
+    # A step to the next of one sample is never taken.
+    return x.stride()[b == 1 :] == (h * w * c, 1, w * c, c)[b == 1 :]
 
 
 def lay_channels_last(x: Tensor) -> Tensor:
@@ -70,7 +71,27 @@ def convolve(
     groups = x.shape[1] // weight.shape[1]
     after = ("gelu", [], "none") if gelu else ("none", [], "")
     assert _FUSED is not None
+    if x.stride(0) != x[0].numel():
+        # One sample: the kernel takes its layout from that unused step.
+        x = x.as_strided(x.shape, (x[0].numel(), *x.stride()[1:]))
     return _FUSED(x, weight, bias, [padding] * 2, [1, 1], [1, 1], groups, *after)
+
+
+def add_to(own: Tensor, x: Tensor) -> Tensor:
+    """`own + x`, in the memory of `own` where the kernels serve.
+
+    Fresh memory for a map costs more than the sum that is written into it. `own` must belong to the caller alone.
+    """
+    return own.add_(x) if _takes(own, x) else own + x
+
+
+def multiply_to(own: Tensor, x: Tensor) -> Tensor:
+    """`own * x`, as `add_to`."""
+    return own.mul_(x) if _takes(own, x) else own * x
+
+
+def _takes(own: Tensor, x: Tensor) -> bool:
+    return serves(own) and own.shape == x.shape and own.dtype == x.dtype
 
 
 def convolve_gelu(x: Tensor, weight: Tensor, *, padding: int = 0) -> Tensor:

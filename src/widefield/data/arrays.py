@@ -57,6 +57,10 @@ def pick(path: Path, shapes: Shapes, key: str | None, usual: Sequence[str], dims
             return name
     # MATLAB writes numbers as 1 x 1.
     fitting = [name for name in fitting if np.prod(shapes[name]) > max(shapes[name])] or fitting
+    if not fitting:
+        raise DataError(
+            f"{path}: no array fits {what} of {' or '.join(map(str, dims))} dimensions; it holds {listed}"
+        )
     if len(fitting) != 1:
         raise DataError(f"{path}: {what} is not to be told apart; it holds {listed}. Give the name (--key)")
     return fitting[0]
@@ -119,7 +123,7 @@ def _npy(path: Path) -> tuple[Shapes, Loader]:
     with path.open("rb") as file:
         shape = _npy_shape(file)
     if shape is None:
-        raise DataError(f"{path}: holds objects, not numbers")
+        raise DataError(f"{path}: holds objects or complex values, not real numbers")
 
     def load(name: str) -> np.ndarray:
         try:

@@ -113,7 +113,7 @@ def read_cube(path: Path, key: str | None = None) -> Cube:
             values = np.moveaxis(np.asarray(load(name)), _band_axis(path, shapes[name]), -1)
         wavelengths = _wavelengths(shapes, load, values.shape[2])
     scaled, scale = _scaled(path, values, name)
-    return Cube(path.stem, torch.from_numpy(np.ascontiguousarray(scaled.transpose(2, 0, 1))), wavelengths, scale)
+    return Cube(path.stem, torch.from_numpy(scaled.transpose(2, 0, 1).copy()), wavelengths, scale)
 
 
 def read_mask(path: Path, key: str | None = None) -> Tensor:

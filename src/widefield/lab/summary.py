@@ -23,6 +23,9 @@ from widefield.measure import cost
 
 BASELINE = "none"
 
+# So many modules a sentence can name; the table has the others.
+NAMED = 8
+
 
 def summarise(
     modules: Sequence[str],
@@ -234,7 +237,9 @@ def sentence(rows: Sequence[dict[str, Any]], baseline: str, data: str) -> str:
 
     def listed(kind: str) -> str:
         chosen = sorted(groups[kind], key=lambda r: -r["difference"]["mean"])
-        return ", ".join(f"{r['module']} ({r['difference']['mean']:+.3f})" for r in chosen)
+        named = [f"{r['module']} ({r['difference']['mean']:+.3f})" for r in chosen[:NAMED]]
+        more = [f"and {len(chosen) - NAMED} more, down to {chosen[-1]['difference']['mean']:+.3f}"]
+        return ", ".join(named + more * (len(chosen) > NAMED))
 
     said = []
     if "better" in groups:

@@ -92,7 +92,7 @@ def test_compile_export_and_checkpointing(mixer):
 
 @pytest.mark.parametrize("mixer", ["attention", "mlp-mixer"])
 def test_onnx(mixer):
-    model, x = small(mixer), images(2)
+    model, x = small(mixer, depth=1), images(2)
     session = onnx_session(torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)))
     x = images(4, seed=3)
     (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})

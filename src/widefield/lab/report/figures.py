@@ -85,8 +85,9 @@ def _line(
     if labelled:
         meta["label"] = safe(row.short)
     trace: dict[str, Any] = {
-        "type": "scatter", "mode": "lines", "name": safe(row.short), "visible": visible,
-        "line": line, "meta": meta,
+        # A line through one point would be invisible.
+        "type": "scatter", "mode": "lines" if len(x) > 1 else "markers", "name": safe(row.short),
+        "visible": visible, "line": line, "meta": meta,
         "x": [float(f"{value:.6g}") for value in x], "y": [float(f"{value:.5g}") for value in y],
     }  # fmt: skip
     if not labelled:

@@ -105,6 +105,7 @@ def _environment():
         undefined=jinja2.ChainableUndefined,
     )
     environment.filters["plain"] = _plain
+    environment.filters["citation"] = _citation
     return environment
 
 
@@ -165,6 +166,12 @@ def _setting(setting: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _size(value: Any) -> Any:
     """A shape as `48 × 48`."""
     return " × ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _citation(source: Mapping[str, Any]) -> str:
+    """Paper and year, the year once: "CVPR 2005" says it already."""
+    paper, year = str(source.get("paper") or ""), str(source.get("year") or "")
+    return ", ".join(part for part in (paper, "" if year and year in paper else year) if part)
 
 
 def _plain(value: Any) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 
-from widefield.core.fused import convolve_gelu, lay_channels_last, serves
+from widefield.core.fused import add_to, convolve_gelu, lay_channels_last, serves
 from widefield.core.pointwise import Pointwise
 
 # Rows of a strip of the feed-forward.
@@ -55,18 +54,21 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(channels)
 
     def forward(self, x: Tensor, *guides: Tensor) -> Tensor:
-        x = x + self.attention(self.first_norm(x), *guides)
+        x = add_to(self.attention(self.first_norm(x), *guides), x)
         return self._fed_in_strips(x) if serves(x) else x + self.feed_forward(self.second_norm(x))
 
     def _fed_in_strips(self, x: Tensor) -> Tensor:
-        """`x + feed_forward(norm(x))`, rows by rows, so that what is four times as wide stays in the cache."""
-        height, y = x.shape[2], torch.empty_like(x)
+        """`x + feed_forward(norm(x))` in the memory of x, by rows: what is four times wider stays cached."""
+        height, waiting = x.shape[2], x[:, :, :0]
         for top in range(0, height, ROWS):
             bottom = min(top + ROWS, height)
             first, end = max(top - 1, 0), min(bottom + 1, height)  # the 3x3 sees a row above and one below
             strip = self.feed_forward(self.second_norm(x[:, :, first:end]))[:, :, top - first : bottom - first]
-            torch.add(x[:, :, top:bottom], strip, out=y[:, :, top:bottom])
-        return y
+            # The strip before is added only now: this one had to see its last row as it was.
+            x[:, :, top - waiting.shape[2] : top] += waiting
+            waiting = strip
+        x[:, :, height - waiting.shape[2] :] += waiting
+        return x
 
 
 class Blocks(nn.Module):

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from widefield.core.fused import convolve_gelu
-from widefield.core.numerics import float32_island, unit, widen
+from widefield.core.fused import add_to, convolve_gelu, lay_channels_last, multiply_to, serves
+from widefield.core.numerics import float32_island, inverse_length, widen
 from widefield.core.pointwise import Pointwise
 from widefield.imaging import disperse, first_estimate, undisperse
 from widefield.models.spectral.blocks import (
@@ -47,18 +47,38 @@ def spectral_attention(q: Tensor, k: Tensor, v: Tensor, temperature: Tensor) -> 
         `(b, g, d, n)`, in the dtype of v. The keys play the part of queries, as published.
     """
     with float32_island(v):
-        q, k = unit(widen(q), -1), unit(widen(k), -1)
-        weights = (k @ q.mT * temperature.to(q.dtype)).softmax(-1)  # (b, g, d, d)
+        q, k = widen(q), widen(k)
+        # The lengths divide d x d products, not copies of q and k; without a direction there is nothing to divide.
+        of_q, of_k = inverse_length(q, -1).mT, inverse_length(k, -1)
+        products = torch.where((of_q > 0) & (of_k > 0), k @ q.mT, 0.0)
+        weights = (products * of_k * of_q * temperature.to(q.dtype)).softmax(-1)  # (b, g, d, d)
         # Transposed, so that the channels of a position stay together in memory.
         return (widen(v).mT @ weights.mT).mT.to(v.dtype)
 
 
 def channel_crop(x: Tensor, width: int, step: float) -> Tensor:
     """`(b, c, h, w')` to `(b, c, h, width)`: channel i from column `floor(i step)`, where its band lies."""
+    if serves(x) and (cropped := _skewed(x, width, step)) is not None:
+        return cropped
     starts = (torch.arange(x.shape[1], device=x.device) * step).floor().long()
     columns = starts[:, None] + torch.arange(width, device=x.device)
     columns = columns.clamp(max=x.shape[-1] - 1)
     return x.gather(-1, columns[None, :, None].expand(x.shape[0], -1, x.shape[2], -1))
+
+
+def _skewed(x: Tensor, width: int, step: float) -> Tensor | None:
+    """`channel_crop` by strides: where the step, or one over it, is a whole number and no channel leaves x."""
+    b, c, h, _ = x.shape
+    together = max(1, round(1 / step)) if step > 0 else c  # channels that begin at the same column
+    columns = round(step * together)
+    if columns != step * together or c % together or int((c - 1) * step) + width > x.shape[-1]:
+        return None
+    of_b, of_c, of_h, of_w = x.stride()
+    strides = (of_b, of_c * together + of_w * columns, of_c, of_h, of_w)
+    view = x.as_strided((b, c // together, together, h, width), strides, x.storage_offset())
+    cropped = x.new_empty((b, h, width, c)).movedim(-1, 1)
+    cropped.unflatten(1, (-1, together)).copy_(view)
+    return cropped
 
 
 class MaskGuide(nn.Module):
@@ -72,7 +92,8 @@ class MaskGuide(nn.Module):
 
     def forward(self, mask: Tensor, width: int, step: float) -> Tensor:
         u = self.enter(mask)
-        return channel_crop(u + u * torch.sigmoid(self.spread(self.mix(u))), width, step)
+        gate = torch.sigmoid(self.spread(self.mix(u)))
+        return channel_crop(add_to(multiply_to(gate, u), u), width, step)
 
 
 class Position(nn.Sequential):
@@ -115,11 +136,13 @@ class SpectralAttention(nn.Module):
 
     def forward(self, x: Tensor, *masks: Tensor) -> Tensor:
         value = self.value(x)
-        weighted = value if self.guide is None else value * self.guide(masks[0], x.shape[-1], self.step)
+        weighted = value
+        if self.guide is not None:
+            weighted = multiply_to(self.guide(masks[0], x.shape[-1], self.step), value)
         q, k, v = (t.flatten(2).unflatten(1, (self.heads, -1)) for t in (self.query(x), self.key(x), weighted))
         y = spectral_attention(q, k, v, self.temperature).movedim(-1, 1).flatten(2)  # (b, n, c)
         y = self.project(y.mT.unflatten(-1, x.shape[2:]))
-        return y + self.position(value)
+        return add_to(y, self.position(value))
 
 
 @network(
@@ -171,7 +194,8 @@ class MST(SnapshotNetwork):
         height, width = x.shape[2:]
         multiple = 1 << (len(self.blocks) - 1)
         x = pad_to_multiple(x, multiple)
-        masks = [self._fitted(phi if phi.dim() == 4 else phi[None], (height, width), multiple).to(x.dtype)]
+        mask = self._fitted(phi if phi.dim() == 4 else phi[None], (height, width), multiple)
+        masks = [lay_channels_last(mask.to(x.dtype))]
         for down in self.mask_downs:
             masks.append(down(masks[-1]))
         features = F.leaky_relu(self.embed(x), 0.1)
