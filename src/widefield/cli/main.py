@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"widefield: {error}", file=sys.stderr)
         return 2
+    from widefield.cli.capacity import Capacity
     from widefield.cli.catalogue import Cost, Describe, List
     from widefield.cli.compare import Compare
     from widefield.cli.imaging import Reconstruct, Simulate
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     commands = named(List, "list") | named(Describe, "describe") | named(Cost, "cost") | named(Compare, "compare")
     commands |= named(Train, "train") | named(Evaluate, "evaluate")
+    commands |= named(Capacity, "capacity")
     commands |= named(Simulate, "simulate") | named(Reconstruct, "reconstruct")
     try:
         command = tyro.cli(

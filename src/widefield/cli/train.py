@@ -12,30 +12,41 @@ from typing import Any, Literal
 from widefield.cli import tables
 from widefield.cli.words import Flag, integers, set_threads
 
+_METHODS = "first-estimate,gap-tv,gap-net,mst-s,dauhst-2stg"
+
 
 @dataclass(frozen=True)
 class Train:
     """Train networks on a task, several seeds each, and compare them on held-out data."""
 
-    task: Literal["reconstruction"] = "reconstruction"
-    """what is learnt: cubes from snapshots"""
-    model: str = "first-estimate,gap-tv,gap-net,mst-s,dauhst-2stg"
+    task: Literal["reconstruction", "classification"] = "reconstruction"
+    """what is learnt: cubes from snapshots, or classes"""
+    model: str | None = None
     """names with commas between, options as name+option=value (lists as 1/2/3); methods without training run once.
-    The first is what the others are held against"""
-    data: str = "indian_pines"
-    """'indian_pines' (embedded), or a directory of cubes: CAVE, KAIST, TSA, or any folder of .mat, .npz, ENVI"""
+    The first is what the others are held against. Classes: mlp, cnn, resnet, efficientnet, vit (+mixer=...), a
+    published token network, or timm:NAME. (default: five methods, or cnn, vit and two other mixers)"""
+    data: str | None = None
+    """reconstruction: 'indian_pines' (embedded, default), or a directory of cubes: CAVE, KAIST, TSA, or any folder
+    of .mat, .npz, ENVI. Classes: 'digits' (embedded, default), 'iris', 'wine', 'breast-cancer', a table, or a
+    directory: MNIST, CIFAR binary, folders of pictures"""
     mask: str = "random"
     """file of the aperture, 'data' for the one the data set brings, or 'random'"""
     seeds: int = 1
     """runs of each model"""
     steps: int = 400
     """updates of each run"""
-    batch_size: int = 5
-    """samples a step"""
+    batch_size: int | None = None
+    """samples a step (default: 5 scenes, or 64 samples)"""
     bands: int | None = None
     """bring the cubes to so many bands"""
     size: str | None = None
-    """height,width: bring every scene to one size"""
+    """height,width: bring every scene or picture to one size"""
+    augment: Literal["none", "plain", "timm"] | None = None
+    """classes: shift and flip (plain, the default for pictures), or timm's RandAugment, erasing, mixup, cutmix"""
+    optimizer: Literal["adam", "adamw", "sgd", "lamb"] | None = None
+    """classes: (default: adamw)"""
+    target: str | None = None
+    """classes: column of a table, name or number (default: the last)"""
     crop: str | None = None
     """height,width of training samples (default: what fits, at most 256)"""
     step: int = 2
@@ -60,6 +71,10 @@ class Train:
     """print the table as JSON"""
 
     def run(self) -> int:
+        if self.task == "classification":
+            from widefield.cli.classification import train_classifiers
+
+            return train_classifiers(self)
         from rich.console import Console
 
         from widefield.cli.progress import Bars
@@ -69,9 +84,10 @@ class Train:
 
         set_threads(self.threads)
         console = Console(stderr=True)
-        data = load_cubes(self.data, **self._data_options())
+        self._check_options(("augment", "optimizer", "target"))
+        data = load_cubes(self.data or "indian_pines", **self._data_options())
         console.print(data.summary(), highlight=False)
-        methods = tuple(m.strip() for m in self.model.split(",") if m.strip())
+        methods = tuple(m.strip() for m in (self.model or _METHODS).split(",") if m.strip())
         comparison = MethodComparison(methods, self.seeds, self._plan(data, methods))
         runs = sum(plan.trains for _, plan in comparison.plans())
         out = self.folder
@@ -90,6 +106,12 @@ class Train:
             raise RuntimeError("not every run finished; the reasons are above and in the report")
         return 0
 
+    def _check_options(self, foreign: tuple[str, ...]) -> None:
+        """Options of another task are refused rather than ignored."""
+        for name in foreign:
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(f"--{name.replace('_', '-')} has no meaning for --task {self.task}; leave it out")
+
     def _data_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"bands": self.bands, "size": _pair(self.size, "--size")}
         return {k: v for k, v in options.items() if v is not None}
@@ -102,9 +124,9 @@ class Train:
             raise ValueError("no model given; `widefield train --help` shows an example")
         name, options = parse_method(methods[0])
         return ReconstructionPlan(
-            method=name, options=options, data=self.data, data_options=self._data_options(),
+            method=name, options=options, data=self.data or "indian_pines", data_options=self._data_options(),
             data_state=data.fingerprint(), mask=self.mask, dispersion=self.step, crop=_pair(self.crop, "--crop"),
-            noise=self.noise, random_mask=self.random_mask, loss=self.loss, batch_size=self.batch_size,
+            noise=self.noise, random_mask=self.random_mask, loss=self.loss, batch_size=self.batch_size or 5,
             steps=self.steps, evaluate_every=max(1, self.steps // 4), lr=self.lr, precision=self.precision,
             device=self.device,
         )  # fmt: skip
@@ -116,7 +138,7 @@ class Train:
             return self.out
         settings = {k: str(v) for k, v in asdict(self).items() if k not in ("out", "json", "threads")}
         digest = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:8]
-        return Path("runs") / f"train-{Path(self.data).name}-{digest}"
+        return Path("runs") / f"train-{Path(self.data or self.task).name}-{digest}"
 
     def resume(self) -> str:
         """The command that goes on where this one stopped."""

@@ -4,11 +4,13 @@
 * `cost`, `count`: parameters, multiply-adds, memory, time at an input shape.
 * `spectrum`, `effective_rank`: singular values of the features before and after.
 * `gradient_agreement`: the gradient policies of an iterative module against each other.
+* `capacity`: the largest set that a network fits perfectly under a training procedure.
 * `jacobian_singular_values`: the extremes, without the Jacobian.
 
 `OperatorCounter`, `LiveBytes` and `SpectrumAccumulator` are the same instruments for code that is no module.
 """
 
+from .capacity import Capacity, Gallop, Procedure, Samples, StepByStep, capacity
 from .cost import CostReport, Latency, cost
 from .flops import Count, OperatorCounter, count
 from .gradient import PolicyGradient, gradient_agreement
@@ -17,16 +19,22 @@ from .memory import LiveBytes
 from .spectrum import SingularValues, Spectrum, SpectrumAccumulator, effective_rank, spectrum
 
 __all__ = [
+    "Capacity",
     "CostReport",
     "Count",
+    "Gallop",
     "JacobianSpectrum",
     "Latency",
     "LiveBytes",
     "OperatorCounter",
     "PolicyGradient",
+    "Procedure",
+    "Samples",
     "SingularValues",
     "Spectrum",
     "SpectrumAccumulator",
+    "StepByStep",
+    "capacity",
     "cost",
     "count",
     "effective_rank",

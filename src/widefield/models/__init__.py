@@ -3,4 +3,5 @@
 
 from widefield.models.plain import plain_backbone as plain_backbone
 from widefield.models.segmenter import Segmenter as Segmenter
+from widefield.models.sized import create_sized as create_sized
 from widefield.weights.backbones import Backbone as Backbone

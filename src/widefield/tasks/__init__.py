@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks: data, loss, metrics and recipe in one place each."""
 
+from widefield.tasks.classification import Classification as Classification
+from widefield.tasks.classification import ClassificationMetrics as ClassificationMetrics
+from widefield.tasks.classification import ClassificationScore as ClassificationScore
 from widefield.tasks.losses import Loss as Loss
 from widefield.tasks.losses import cross_entropy as cross_entropy
 from widefield.tasks.metrics import NoValidPixelWarning as NoValidPixelWarning

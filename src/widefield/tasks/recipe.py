@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from widefield.core.errors import unknown
+from widefield.core.extras import require
 
 
 def poly_schedule(step: int, steps: int, *, power: float = 0.9, warmup: int = 0, floor: float = 0.0) -> float:
@@ -72,6 +73,11 @@ def _adam(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer
     return torch.optim.Adam(groups, lr=recipe.lr, betas=(0.9, 0.999))
 
 
+def _lamb(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
+    """You et al., arXiv:1904.00962, by timm: for large batches."""
+    return require("timm.optim", "models").Lamb(groups, lr=recipe.lr, max_grad_norm=None)
+
+
 def _sgd(groups: list[dict[str, Any]], recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
 
@@ -80,6 +86,7 @@ OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], Recipe], torch.optim.Optim
     "adam": _adam,
     "adamw": _adamw,
     "sgd": _sgd,
+    "lamb": _lamb,
 }
 
 
@@ -88,7 +95,7 @@ class Recipe:
     """Everything of a training run but the data, the network and the number of steps.
 
     Attributes:
-        optimizer: "adamw", "adam" or "sgd".
+        optimizer: "adamw", "adam", "sgd" or "lamb".
         lr: of what is new; the backbone has `lr * backbone_lr`.
         backbone_lr: factor for the backbone: 1 from scratch, 0.1 for pretrained weights.
         weight_decay: not applied to norms, biases and gates.
@@ -99,7 +106,7 @@ class Recipe:
         clip: largest norm of the gradient; None for no bound.
     """
 
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "lamb"] = "adamw"
     lr: float = 4e-3
     backbone_lr: float = 1.0
     weight_decay: float = 1e-2
