@@ -13,19 +13,22 @@ Differs at the first step there is nothing to attend to: h~ and c~ are the state
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from widefield.core.errors import require_positive
 from widefield.sequence.init import orthogonal_blocks_, xavier_blocks_
-from widefield.sequence.layer import SequenceLayer, State, padding_mask, zero_padding
+from widefield.sequence.layer import SequenceLayer, State, masked, step_masks, zero_padding
+from widefield.sequence.scores import masked_softmax
 
 
 class HistoryLSTM(SequenceLayer):
     """An LSTM whose previous state is a weighted mean of all its states so far.
 
     Shape: `(b, t, input_size) -> (b, t, hidden_size)`. State: the past it may attend to, `hs`, `cs`, each
-    `(b, s, hidden_size)` with any s, and `h~`, `(b, hidden_size)`.
+    `(b, s, hidden_size)` with any s, `(b, s)` ones where a step of it counts, and `h~`, `(b, hidden_size)`.
 
     Args:
         input_size, hidden_size: widths.
@@ -61,50 +64,44 @@ class HistoryLSTM(SequenceLayer):
 
     def initial_state(self, batch: int, like: Tensor) -> State:
         h = self.hidden_size
-        return like.new_zeros(batch, 0, h), like.new_zeros(batch, 0, h), like.new_zeros(batch, h)
+        past = (like.new_zeros(batch, 0, h), like.new_zeros(batch, 0, h))
+        return (*past, like.new_zeros(batch, 0), like.new_zeros(batch, h))
 
-    def start(self, x: Tensor, state: State | None) -> State:  # type: ignore[override]
+    def start(self, x: Tensor, state: Sequence[Tensor] | None) -> State:
         fresh = super().start(x, None)
         if state is None:
             return fresh
-        b, h = x.shape[0], self.hidden_size
-        shapes = [tuple(s.shape) for s in state]
-        if len(shapes) != 3 or shapes[0] != shapes[1] or len(shapes[0]) != 3 or shapes[2] != (b, h):
-            raise ValueError(f"HistoryLSTM takes a state of ({b}, s, {h}) twice and ({b}, {h}), got {shapes}")
+        b, h, shapes = x.shape[0], self.hidden_size, [tuple(s.shape) for s in state]
+        steps = shapes[0][1] if shapes and len(shapes[0]) == 3 else 0
+        wanted = [(b, steps, h), (b, steps, h), (b, steps), (b, h)]
+        if shapes != wanted:
+            raise ValueError(f"HistoryLSTM takes a state of the shapes {wanted} with any {steps}, got {shapes}")
         return tuple(state)
 
     def forward(
         self, x: Tensor, state: State | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        hs, cs, summary = self.start(x, state)
-        before = hs.shape[1]
-        keys = self.of_past(hs)
-        told = self.of_input(x)
-        alive = None if lengths is None else padding_mask(lengths.to(x.device), x.shape[1])
-        if lengths is not None and before + 1 > 1 and bool((lengths != x.shape[1]).any()):
-            raise ValueError(
-                "HistoryLSTM cannot go on from a state with unequal lengths, since the pasts would be of unequal "
-                "length; give one sequence at a time"
-            )
-        h_past, c_past, k_past = list(hs.unbind(1)), list(cs.unbind(1)), list(keys.unbind(1))
-        for t in range(x.shape[1]):
-            first = 0 if self.window is None else max(0, len(h_past) - self.window)
-            if h_past[first:]:
-                past = torch.stack(h_past[first:], 1)
+        past, memories, counts, summary = self.start(x, state)
+        before, told = past.shape[1], self.of_input(x)
+        hs, cs = list(past.unbind(1)), list(memories.unbind(1))
+        ks, valid = list(self.of_past(past).unbind(1)), list(counts.unbind(1))
+        for t, alive in enumerate(step_masks(lengths, x)):
+            first = 0 if self.window is None else max(0, len(hs) - self.window)
+            attended, memory = summary, torch.zeros_like(summary)
+            if hs[first:]:
+                # (b, 1, s): v . tanh(W_h h_i + W_x x_t + W_~ h~)
                 query = told[:, t] + self.of_summary(summary)
-                a = self.score(torch.tanh(torch.stack(k_past[first:], 1) + query[:, None])).softmax(1).mT  # (b, 1, s)
-                summary = (a @ past)[:, 0]
-                memory = (a @ torch.stack(c_past[first:], 1))[:, 0]
-            else:
-                memory = torch.zeros_like(summary)
-            h, c = self.cell(x[:, t], (summary, memory))
-            h_past.append(h)
-            c_past.append(c)
-            k_past.append(self.of_past(h))
-        y = torch.stack(h_past[before:], 1)
-        last = (torch.stack(h_past, 1), torch.stack(c_past, 1), summary)
-        if self.window is not None:
-            last = (last[0][:, -self.window :], last[1][:, -self.window :], summary)
-        if alive is not None:
-            y = zero_padding(y, lengths)
-        return y, last
+                scores = self.score(torch.tanh(torch.stack(ks[first:], 1) + query[:, None])).mT
+                weights = masked_softmax(scores, torch.stack(valid[first:], 1)[:, None] > 0)
+                attended = (weights @ torch.stack(hs[first:], 1))[:, 0]
+                memory = (weights @ torch.stack(cs[first:], 1))[:, 0]
+            h, c = self.cell(x[:, t], (attended, memory))
+            (summary,) = masked(alive, (attended,), (summary,))
+            hs.append(h)
+            cs.append(c)
+            ks.append(self.of_past(h))
+            valid.append(torch.ones_like(h[:, 0]) if alive is None else alive.to(h.dtype))
+        y = zero_padding(torch.stack(hs[before:], 1), lengths)
+        kept = slice(0, None) if self.window is None or lengths is not None else slice(-self.window, None)
+        last = (torch.stack(part[kept], 1) for part in (hs, cs, valid))
+        return y, (*last, summary)
