@@ -59,7 +59,9 @@ class GridCell(nn.Module):
         h = hidden_size
         self.input = nn.ParameterDict()
         self.hidden = nn.ParameterDict()
+        # As torch's cells: two biases, of which only the sum counts.
         self.bias = nn.ParameterDict()
+        self.hidden_bias = nn.ParameterDict()
         for axis in range(axes):
             rows = h if axis in self.plain else 4 * h
             hidden = torch.empty(levels, rows, axes * h)
@@ -71,6 +73,7 @@ class GridCell(nn.Module):
                 bias = torch.zeros(levels, rows)
                 bias[:, h : 2 * h] = 1.0
                 self.bias[str(axis)] = nn.Parameter(bias)
+                self.hidden_bias[str(axis)] = nn.Parameter(torch.zeros_like(bias))
                 if input_size:
                     self.input[str(axis)] = nn.Parameter(xavier_blocks_(torch.empty(rows, input_size), 4))
 
@@ -79,7 +82,7 @@ class GridCell(nn.Module):
         names = [str(axis) for axis in range(self.axes) if axis not in self.plain]
         if not names:
             return x[..., :0]
-        return x @ torch.cat([self.input[a] for a in names]).mT + torch.cat([self.bias[a][0] for a in names])
+        return x @ torch.cat([self.input[a] for a in names]).mT + torch.cat([self.both_biases(a)[0] for a in names])
 
     def step(self, diagonal: Diagonal, entering: Tensor, arrived: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
         """See `wavefront.sweep`; `entering` may be empty along its last axis."""
@@ -97,7 +100,7 @@ class GridCell(nn.Module):
                 if axis in self.plain:
                     new_hidden[axis] = torch.tanh(part)
                     continue
-                part = part + (given[slot[axis]] if given else self.of_level(self.bias[str(axis)], diagonal))
+                part = part + (given[slot[axis]] if given else self.of_level(self.both_biases(str(axis)), diagonal))
                 new_hidden[axis], new_memory[axis] = lstm(part, memories[axis])
             hidden = [old if new is None else new for old, new in zip(arrived[0], new_hidden, strict=True)]
         return torch.stack(hidden, 3), torch.stack(new_memory, 3)
@@ -116,6 +119,10 @@ class GridCell(nn.Module):
             parts.append(both[:, start : start + count] @ weights[level].mT)
             start += count
         return torch.cat(parts, 1)
+
+    def both_biases(self, axis: str) -> Tensor:
+        """`(levels, rows)`."""
+        return self.bias[axis] + self.hidden_bias[axis]
 
     def of_level(self, bias: Tensor, diagonal: Diagonal) -> Tensor:
         if self.levels == 1:

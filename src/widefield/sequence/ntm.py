@@ -129,7 +129,7 @@ class NTM(SequenceLayer):
             nn.init.xavier_uniform_(layer.weight, gain=1.0 if layer is self.output else 1.4)  # type: ignore[arg-type]
             nn.init.normal_(layer.bias, std=0.01)  # type: ignore[arg-type]
         self.register_buffer("memory_start", torch.full((rows, width), memory_start))
-        self.first_reads = nn.Parameter(0.01 * torch.randn(heads, width))
+        self.first_reads = nn.ParameterList(nn.Parameter(0.01 * torch.randn(width)) for _ in range(heads))
         self.to(device=device, dtype=dtype)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
@@ -137,7 +137,7 @@ class NTM(SequenceLayer):
             return start.to(like.dtype).expand(batch, *start.shape)
 
         weights = like.new_zeros(batch, 2 * self.heads, self.rows)
-        external = (repeated(self.memory_start), repeated(self.first_reads), weights)
+        external = (repeated(self.memory_start), repeated(torch.stack(list(self.first_reads))), weights)
         return external if self.feedforward else (*external, repeated(self.first_h), repeated(self.first_c))
 
     def forward(
