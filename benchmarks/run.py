@@ -247,13 +247,16 @@ class Growth:
 
 # Options with which the term that grows fastest leads on these maps. ISA's blocks make its quadratic term
 # n^2 / blocks^2, which for the published 8 x 8 leads from 256 x 256 on only; OCNet's ASP runs wide convolutions
-# beside its attention; PSANet halves the map, and its offsets are more than the smaller maps have.
+# beside its attention; PSANet halves the map, and predicts a logit for each of its many offsets, which is linear
+# in n; what PPM does after pooling is the same for every map.
 LEADING: dict[str, dict[str, Any]] = {
     "isa": {"blocks": [1]},
     "ocnet-asp": {"out_channels": 16, "reduce": 1, "rates": (12,)},
-    "psanet": {"shrink": 1, "mask": 15, "inner": 32},
+    "ppm": {"bins": (1, 2)},
+    "psanet": {"shrink": 1, "mask": 5, "inner": 32},
 }
-WORK = 3e-3  # seconds on the smallest map from which on the cost of the calls themselves does not count
+WORK = 3e-3  # seconds that the smallest map takes at least,
+DOUBLE = 1.85  # and how many times as long two batches take where the cost of the calls themselves does not count
 
 
 def growth(name: str, sides: Sequence[int] = (32, 64, 128, 256)) -> Growth:
@@ -262,9 +265,13 @@ def growth(name: str, sides: Sequence[int] = (32, 64, 128, 256)) -> Growth:
     module = widefield.create(name, 32, **LEADING.get(name, {})).eval()
     batch = 1
     # What only writes its output must leave the cache on the smallest map too.
-    most = {"1": 128, "n": 64}.get(claimed, 1)
-    while batch < most and inference_seconds(module, batch, sides[0]) < WORK:
-        batch *= 2
+    most = {"1": 128, "n": 64, "n^1.5": 8}.get(claimed, 1)
+    once = inference_seconds(module, batch, sides[0])
+    while batch < most:
+        twice = inference_seconds(module, 2 * batch, sides[0])
+        if once >= WORK and twice >= DOUBLE * once:
+            break
+        batch, once = 2 * batch, twice
     seconds = [inference_seconds(module, batch, side) for side in sides]
     positions = [side * side for side in sides]
     slope = statistics.linear_regression([math.log(n) for n in positions], [math.log(t) for t in seconds]).slope

@@ -33,6 +33,15 @@ def test_the_fixed_point_snippet_runs():
     assert torch.allclose(names["z"], torch.tanh(names["z"] @ names["W"].T + names["x"]), atol=1e-4)
 
 
+def test_the_snapshot_snippet_runs():
+    (snippet,) = [s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Snapshot" in s]
+    mask, scene = (torch.rand(16, 16) < 0.5).float(), torch.rand(1, 28, 16, 16)
+    names: dict = {"mask": mask, "scene": scene}
+    exec(snippet, names)
+    assert names["cube"].shape == scene.shape
+    assert names["network"](torch.rand(1, 16, 70), names["operator"].phi).shape == scene.shape
+
+
 @pytest.mark.parametrize("name", ["create", "list_modules", "describe"])
 def test_the_names_of_the_readme_exist(name):
     assert hasattr(widefield, name)

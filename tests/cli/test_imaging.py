@@ -112,6 +112,32 @@ def test_train_then_evaluate(capsys):
                          "--size", "32,32", "--json")  # fmt: skip
     assert status == 0
     assert json.loads(out)["psnr"] == pytest.approx(row["psnr"]["values"][0], abs=1e-4)
+    assert "remark" not in json.loads(out)
+
+
+def test_evaluate_beside_methods_without_training(capsys):
+    words = ("evaluate", "--model", "first-estimate", "--bands", 4, "--size", "32,32")
+    status, alone, _ = run(capsys, "evaluate", "--model", "gap-tv+iterations=3", *words[3:], "--json")
+    assert status == 0
+    status, out, _ = run(capsys, *words, "--beside", "gap-tv+iterations=3", "--json")
+    assert status == 0
+    assert json.loads(out)["beside"]["gap-tv+iterations=3"]["psnr"] == json.loads(alone)["psnr"]
+    status, _, err = run(capsys, *words, "--beside", "first-estimate")
+    assert status == 2
+    assert "stands twice" in err
+
+
+def test_published_weights_outside_their_domain_are_said_to_be(capsys, tmp_path):
+    import torch
+
+    from widefield.models.spectral import create_network
+
+    torch.manual_seed(0)
+    torch.save(create_network("mst-s", bands=4, blocks=(1, 1)).state_dict(), tmp_path / "own.pt")
+    status, out, err = run(capsys, "evaluate", "--model", "mst-s+blocks=1/1", "--weights", tmp_path / "own.pt",
+                           "--bands", 4, "--size", "32,32")  # fmt: skip
+    assert status == 0, err
+    assert "outside its training domain" in out
 
 
 def test_evaluate_a_folder_in_the_benchmarks_layout(capsys, here):

@@ -17,6 +17,7 @@ from widefield.data.cube_sets import CubeData
 from widefield.imaging import dispersed_width
 from widefield.lab.comparison import parse_options
 from widefield.lab.loop import Watcher
+from widefield.lab.ranking import compare_scores, ranking
 from widefield.lab.reconstruction import (
     Estimator,
     ReconstructionPlan,
@@ -113,7 +114,11 @@ def compare_methods(
                 told(f"{text} (seed {plan.seed}) failed: {errors[text]}")
     first = records[comparison.methods[0]]
     plan_of = dict(reversed(plans))
-    rows = [_row(text, plan_of[text], records[text], first, data, errors.get(text)) for text in comparison.methods]
+    trains = plan_of[comparison.methods[0]].trains
+    rows = [
+        _row(text, plan_of[text], records[text], first, trains, data, errors.get(text))
+        for text in comparison.methods
+    ]
     base = comparison.base
     summary = {
         "schema": 1, "task": "reconstruction", "rows": rows, "baseline": comparison.methods[0], "command": command,
@@ -170,6 +175,7 @@ def _row(
     plan: ReconstructionPlan,
     records: list[tuple[int, Record]],
     first: list[tuple[int, Record]],
+    baseline_trains: bool,
     data: CubeData,
     error: str | None,
 ) -> dict[str, Any]:
@@ -189,11 +195,8 @@ def _row(
     # A method without training is the same for every seed.
     against = {seed: record.result["score"]["psnr"] for seed, record in first}
     if records is not first and against:
-        pairs = [
-            scores[min(seed, max(scores))]["psnr"] - against[min(seed, max(against))]
-            for seed in range(max(len(scores), len(against)))
-        ]
-        difference = estimate(pairs)
+        ours = {seed: score["psnr"] for seed, score in scores.items()}
+        difference = compare_scores(ours, against, exact=not plan.trains and not baseline_trains)
         row["difference"] = {
             "mean": difference.mean, "half_width": difference.half_width, "verdict": verdict(difference)
         }  # fmt: skip
@@ -220,4 +223,6 @@ def _verdict(summary: dict[str, Any]) -> str:
     parts += [f"worse: {', '.join(worse)}"] if worse else []
     parts += [f"no difference: {', '.join(equal)}"] if equal else []
     parts += [f"cannot tell from one seed: {', '.join(unknown_)}"] if unknown_ else []
+    finished = [row for row in summary["rows"] if row["status"] == "finished"]
+    parts += [order] if (order := ranking(finished)) else []
     return "; ".join(parts) or "nothing to compare"

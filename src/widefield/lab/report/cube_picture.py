@@ -182,7 +182,7 @@ def _spectra(
     for share in (0.0, 0.5, 1.0):
         y = bottom - share * (bottom - top)
         draw.line((left - 4, y, left, y), fill=INK)
-        draw.text((left - 32, y - 6), f"{share * high:.2f}", INK)
+        draw.text((left - 36, y - 6), f"{share * high:.2g}", INK)
     unit = "band" if wavelengths is None else "nm"
     for band in (0, len(x) // 2, len(x) - 1):
         draw.text((min(place(band, 0)[0], right - 24), bottom + 3), f"{x[band]:.0f}", INK)
