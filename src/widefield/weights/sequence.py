@@ -2,7 +2,7 @@
 """Names of sequence layers in their original implementations.
 
 torch        torch.nn.RNN, LSTM, GRU, MultiheadAttention
-pytorch-ntm  loudinthecloud/pytorch-ntm: ntm.controller, ntm.heads.<i>, ntm.fc, memory.mem_bias under every head
+pytorch-ntm  loudinthecloud/pytorch-ntm: ntm.controller, ntm.heads.<i>, ntm.fc, ntm.memory.mem_bias
 hmlstm       clemens33/hmlstm: cells.<i>.W (from below), R (own past), U (from above)
 gridlstm     kkleidal/GridLSTM-PyTorch: lstms.<i>, nonlstms.<i>
 allennlp     its attention modules
@@ -39,14 +39,11 @@ def multi_head(module: MultiHeadAttention) -> Table:
     return {"project.weight": "in_proj_weight", "project.bias": "in_proj_bias", "output": "out_proj"}
 
 
-@reference("pytorch-ntm", NTM)
+@reference("pytorch-ntm", NTM, ignored=("ntm.heads.*.memory.mem_bias", "memory.mem_bias"))
 def ntm(module: NTM) -> Table:
-    """The memory's start is stored under every head; each first read under its own name."""
-    heads = range(module.heads)
-    memories = ["memory.mem_bias", "ntm.memory.mem_bias"]
-    memories += [f"ntm.heads.{i}.memory.mem_bias" for i in range(2 * module.heads)]
-    table: dict[str, str | tuple[str, ...] | None] = {"memory_start": tuple(memories), "output": "ntm.fc"}
-    for i in heads:
+    """The memory's start is stored under every head too; those copies are passed over."""
+    table = {"memory_start": "ntm.memory.mem_bias", "output": "ntm.fc"}
+    for i in range(module.heads):
         table[f"first_reads.{i}"] = f"ntm.read{i}_bias"
         table[f"read.{i}"] = f"ntm.heads.{2 * i}.fc_read"
         table[f"write.{i}"] = f"ntm.heads.{2 * i + 1}.fc_write"
@@ -119,7 +116,7 @@ def global_attention(module: GlobalAttention) -> Table:
         f"{score}.of_query": "linear_query",
         f"{score}.of_key": "linear_context",
         f"{score}.vector": "v",
-        f"{score}.weight": "linear_in.weight",
+        f"{score}.weight": Transposed("linear_in.weight"),
     }
 
 
