@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from widefield.core.errors import require_positive
+from widefield.core.numerics import float32_island
 from widefield.sequence.layer import SequenceLayer, State
 
 
@@ -26,8 +28,8 @@ class FusedLayer(SequenceLayer):
     def __init__(
         self, kind: Any, input_size: int, hidden_size: int, layers: int, bidirectional: bool, dropout: float, **more: Any
     ) -> None:
+        require_positive(type(self).__name__, hidden_size=hidden_size, layers=layers)
         super().__init__(input_size, hidden_size * (2 if bidirectional else 1))
-        require_positive(type(self).__name__, layers=layers)
         if not 0 <= dropout < 1:
             raise ValueError(f"{type(self).__name__}: dropout must lie in 0 .. 1, got {dropout}")
         self.hidden_size, self.layers, self.directions = hidden_size, layers, 2 if bidirectional else 1
@@ -50,6 +52,12 @@ class FusedLayer(SequenceLayer):
     ) -> tuple[Tensor, State]:
         start = tuple(s.transpose(0, 1).contiguous() for s in self.start(x, state))
         given: Any = start if self.states > 1 else start[0]
+        # Many CPUs have no half-precision kernel for these.
+        with float32_island(x) if x.device.type == "cpu" else nullcontext():
+            return self.run(x, given, lengths)
+
+    def run(self, x: Tensor, given: Any, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """torch's kernel, padding passed over."""
         if lengths is None:
             y, last = self.core(x, given)
         else:

@@ -138,8 +138,9 @@ class GatedFeedbackLSTM(_GatedFeedback):
         super().__init__(input_size, hidden_size, layers)
         self.past = nn.Parameter(torch.empty(layers, hidden_size, 3 * hidden_size))  # i f o
         with torch.no_grad():
-            for block in self.past.view(layers, hidden_size, 3, hidden_size).transpose(1, 2).flatten(0, 1):
-                block.copy_(orthogonal_blocks_(torch.empty(hidden_size, hidden_size)))
+            for own in self.past:
+                for block in own.chunk(3, -1):
+                    block.copy_(orthogonal_blocks_(torch.empty(hidden_size, hidden_size)))
             for layer in self.inputs:
                 layer.bias[:-1].view(4, hidden_size)[1].fill_(forget_bias)
         self.to(device=device, dtype=dtype)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from widefield.core.errors import require_positive
 from widefield.sequence.init import orthogonal_blocks_, xavier_blocks_
-from widefield.sequence.layer import SequenceLayer, State, zero_padding
+from widefield.sequence.layer import SequenceLayer, State, step_masks, zero_padding
 from widefield.sequence.wavefront import Diagonal, sweep, to_cells, to_map
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -221,7 +221,9 @@ class DepthGridLSTM(SequenceLayer):
     def forward(
         self, x: Tensor, state: State | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        before = [part.transpose(0, 1)[None] for part in self.start(x, state)]  # (1, depth, b, h)
+        given = self.start(x, state)
+        step_masks(lengths, x)  # says what is wrong with lengths before any work
+        before = [part.transpose(0, 1)[None] for part in given]  # (1, depth, b, h)
         foot = [part.transpose(0, 1)[None] for part in self.enter(x).chunk(2, -1)]  # (1, t, b, h)
         b, t, _ = x.shape
         borders = [[before[kind], foot[kind]] for kind in range(2)]
@@ -231,10 +233,9 @@ class DepthGridLSTM(SequenceLayer):
         y = grids[0][:, -1, :, 1].transpose(0, 1)
         if lengths is None:
             return y, tuple(grid[-1, :, :, 0].transpose(0, 1) for grid in grids)
-        y = zero_padding(y, lengths)  # checks the lengths
+        y = zero_padding(y, lengths)
         index = (lengths.to(x.device) - 1).clamp(min=0)
         rows = torch.arange(b, device=x.device)
         last = (grid[index, :, rows, 0] for grid in grids)
-        given = self.start(x, state)
         some = (lengths.to(x.device) > 0)[:, None, None]
         return y, tuple(torch.where(some, a, o) for a, o in zip(last, given, strict=True))
