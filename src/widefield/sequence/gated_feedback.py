@@ -53,8 +53,8 @@ class _GatedFeedback(SequenceLayer):
         state = self.start(x, state)
         entering = self.inputs[0](x)
         top = []
-        for t, alive in enumerate(step_masks(lengths, x)):
-            state = masked(alive, self.advance(entering[:, t], state), state)
+        for step, alive in zip(entering.unbind(1), step_masks(lengths, x), strict=True):
+            state = masked(alive, self.advance(step, state), state)
             top.append(state[0][:, -1])
         return zero_padding(torch.stack(top, 1), lengths), state
 

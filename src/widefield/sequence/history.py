@@ -85,17 +85,18 @@ class HistoryLSTM(SequenceLayer):
         before, told = past.shape[1], self.of_input(x)
         hs, cs = list(past.unbind(1)), list(memories.unbind(1))
         ks, valid = list(self.of_past(past).unbind(1)), list(counts.unbind(1))
-        for t, alive in enumerate(step_masks(lengths, x)):
+        steps = zip(x.unbind(1), told.unbind(1), step_masks(lengths, x), strict=True)
+        for entering, asking, alive in steps:
             first = 0 if self.window is None else max(0, len(hs) - self.window)
             attended, memory = summary, torch.zeros_like(summary)
             if hs[first:]:
                 # (b, 1, s): v . tanh(W_h h_i + W_x x_t + W_~ h~)
-                query = told[:, t] + self.of_summary(summary)
+                query = asking + self.of_summary(summary)
                 scores = self.score(torch.tanh(torch.stack(ks[first:], 1) + query[:, None])).mT
                 weights = masked_softmax(scores, torch.stack(valid[first:], 1)[:, None] > 0)
                 attended = (weights @ torch.stack(hs[first:], 1))[:, 0]
                 memory = (weights @ torch.stack(cs[first:], 1))[:, 0]
-            h, c = self.cell(x[:, t], (attended, memory))
+            h, c = self.cell(entering, (attended, memory))
             (summary,) = masked(alive, (attended,), (summary,))
             hs.append(h)
             cs.append(c)

@@ -132,8 +132,8 @@ class HMLSTM(SequenceLayer):
         state = self.start(x, state)
         entering = x @ self.below[0] + self.bias[0]
         hs, zs = [], []
-        for t, alive in enumerate(step_masks(lengths, x)):
-            state = masked(alive, self.advance(entering[:, t], state), state)
+        for step, alive in zip(entering.unbind(1), step_masks(lengths, x), strict=True):
+            state = masked(alive, self.advance(step, state), state)
             hs.append(state[0])
             zs.append(state[2])
         return Trace(zero_padding(torch.stack(hs, 1), lengths), zero_padding(torch.stack(zs, 1), lengths), state)

@@ -154,8 +154,8 @@ class NTM(SequenceLayer):
         heads = [layer for pair in zip(self.read, self.write, strict=True) for layer in pair]
         weight = torch.cat([layer.weight for layer in heads])
         bias = torch.cat([layer.bias for layer in heads])
-        for t, alive in enumerate(step_masks(lengths, x)):
-            output, new = self.advance(x[:, t], state, weight, bias)
+        for step, alive in zip(x.unbind(1), step_masks(lengths, x), strict=True):
+            output, new = self.advance(step, state, weight, bias)
             state = masked(alive, new, state)
             hidden.append(output)
             weights.append(state[2])

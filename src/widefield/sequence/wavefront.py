@@ -107,7 +107,9 @@ def sweep(
     g, _, b, _ = entering.shape
     sent: tuple[Tensor, ...] = ()
     found: list[tuple[Tensor, ...]] = []
-    for diagonal in order.diagonals:
+    # Not a slice a diagonal: the backward of each would fill the whole grid with zeros.
+    parts_in = ordered.split([diagonal.count for diagonal in order.diagonals], 1)
+    for diagonal, part_in in zip(order.diagonals, parts_in, strict=True):
         arrived: list[list[Tensor]] = []
         for kind, width in enumerate(widths):
             arrived.append([])
@@ -122,7 +124,7 @@ def sweep(
                     )
                 table = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
                 arrived[-1].append(table.index_select(1, rows))
-        sent = step(diagonal, ordered[:, diagonal.start : diagonal.start + diagonal.count], arrived)
+        sent = step(diagonal, part_in, arrived)
         found.append(sent)
     return tuple(torch.cat(parts, 1).index_select(1, order.inverse) for parts in zip(*found, strict=True))
 
