@@ -45,7 +45,7 @@ def kernel(place):
 @pytest.mark.parametrize(("place", "move"), [(0, 1), (1, 0), (2, -1)])
 def test_a_shift_moves_a_one_hot_by_one_place_cyclically(place, move):
     one_hot = torch.eye(6, dtype=torch.float64)
-    moved = shift(one_hot, torch.softmax(kernel(place), -1).expand(6, 3))
+    moved = shift(one_hot[:, None], torch.softmax(kernel(place), -1).expand(6, 1, 3))[:, 0]
     assert torch.equal(moved, one_hot.roll(move, 1))
 
 
@@ -77,14 +77,14 @@ def test_weightings_are_distributions():
 
 def test_the_strongest_match_by_content_wins():
     memory = torch.eye(4, dtype=torch.float64)[None]
-    found = by_content(torch.tensor([[0.0, 0.1, 3.0, 0.0]]).double(), torch.tensor([[200.0]]).double(), memory)
+    found = by_content(torch.tensor([[[0.0, 0.1, 3.0, 0.0]]]).double(), torch.tensor([[[200.0]]]).double(), memory)[:, 0]
     assert int(found.argmax()) == 2
     assert float(found[0, 2]) > 0.99
 
 
 def test_content_of_an_empty_row_has_no_similarity_and_no_nan():
     memory = torch.zeros(1, 5, 4, dtype=torch.float64, requires_grad=True)
-    found = by_content(double(1, 4), torch.ones(1, 1, dtype=torch.float64), memory)
+    found = by_content(double(1, 1, 4), torch.ones(1, 1, 1, dtype=torch.float64), memory)[:, 0]
     torch.testing.assert_close(found, torch.full((1, 5), 0.2, dtype=torch.float64))
     (gradient,) = torch.autograd.grad(found[0, 0], memory)
     assert not gradient.any()

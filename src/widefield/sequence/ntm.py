@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from widefield.core.errors import require_positive, unknown
-from widefield.core.numerics import unit
+from widefield.core.numerics import inverse_length
 from widefield.sequence.init import orthogonal_blocks_
 from widefield.sequence.layer import SequenceLayer, State, masked, step_masks, zero_padding
 
@@ -42,22 +42,21 @@ class Trace(NamedTuple):
 
 
 def by_content(key: Tensor, strength: Tensor, memory: Tensor) -> Tensor:
-    """`softmax_i(beta cos(k, M(i)))`: `(b, m), (b, 1), (b, n, m) -> (b, n)`."""
-    similarity = torch.bmm(unit(memory, -1), unit(key, -1)[..., None])[..., 0]
-    return torch.softmax(strength * similarity, -1)
+    """`softmax_i(beta cos(k, M(i)))`: keys `(b, k, m)`, strengths `(b, k, 1)`, memory `(b, n, m) -> (b, k, n)`."""
+    # The lengths divide the products, not the memory: n m multiplications and their backward are saved.
+    lengths = inverse_length(memory, -1).mT * inverse_length(key, -1)
+    return torch.softmax(strength * lengths * torch.bmm(key, memory.mT), -1)
 
 
 def shift(weights: Tensor, kernel: Tensor) -> Tensor:
-    """Circular: `w_s(i) = s_0 w(i-1) + s_1 w(i) + s_2 w(i+1)`; `(b, n), (b, 3) -> (b, n)`."""
-    before, stay, after = kernel.split(1, -1)
-    return before * weights.roll(1, -1) + stay * weights + after * weights.roll(-1, -1)
+    """Circular: `w_s(i) = s_0 w(i-1) + s_1 w(i) + s_2 w(i+1)`; `(b, k, n), (b, k, 3) -> (b, k, n)`."""
+    around = torch.cat([weights[..., -1:], weights, weights[..., :1]], -1)
+    return (kernel[..., None, :] @ around.unfold(-1, weights.shape[-1], 1))[..., 0, :]
 
 
 def sharpen(weights: Tensor, power: Tensor) -> Tensor:
     """`w ^ gamma` over its sum, by logarithms; weights that are all zero stay so."""
-    weights = weights.clamp(min=0)
-    logarithm = weights.clamp(min=_TINY).log() * power
-    found = torch.softmax(logarithm, -1)
+    found = torch.softmax(weights.clamp(min=_TINY).log() * power, -1)
     return torch.where(weights.sum(-1, keepdim=True) > 0, found, 0.0)
 
 
@@ -166,23 +165,18 @@ class NTM(SequenceLayer):
         """One step: what the output layer reads, and the next state."""
         memory, reads, previous = state[:3]
         control, internal = self.control(torch.cat([x, reads.flatten(1)], -1), state[3:])
-        told = F.linear(control, weight, bias).split([l.out_features for _ in self.read for l in self._pair], -1)
         found, weights = [], []
-        for index, (parameters, before) in enumerate(zip(told, previous.unbind(1), strict=True)):
-            w = self.address(parameters, memory, before)
+        # Reading changes nothing, so both heads of a pair are addressed at once.
+        pairs = zip(F.linear(control, weight, bias).chunk(self.heads, -1), previous.chunk(self.heads, 1), strict=True)
+        for told, before in pairs:
+            where, erase, add = told.split((2 * sum(self.sizes), self.width, self.width), -1)
+            w = self.address(where.unflatten(-1, (2, -1)), memory, before)
+            found.append(torch.bmm(w[:, :1], memory)[:, 0])
+            # M (1 - w e) + w a
+            memory = memory - w[:, 1, :, None] * (memory * torch.sigmoid(erase)[:, None] - add[:, None])
             weights.append(w)
-            if index % 2 == 0:
-                found.append(torch.bmm(w[:, None], memory)[:, 0])
-            else:
-                erase, add = parameters[:, -2 * self.width :].chunk(2, -1)
-                # M (1 - w e) + w a
-                memory = memory - w[..., None] * (memory * torch.sigmoid(erase)[:, None] - add[:, None])
-        new = (memory, torch.stack(found, 1), torch.stack(weights, 1), *internal)
+        new = (memory, torch.stack(found, 1), torch.cat(weights, 1), *internal)
         return torch.cat([control, *found], -1), new
-
-    @property
-    def _pair(self) -> tuple[nn.Linear, nn.Linear]:
-        return self.read[0], self.write[0]  # type: ignore[return-value]
 
     def control(self, x: Tensor, internal: State) -> tuple[Tensor, State]:
         """The controller's output, and its next `(h, c)`."""
@@ -196,9 +190,8 @@ class NTM(SequenceLayer):
         return x, (torch.stack(hs, 1), torch.stack(cs, 1))
 
     def address(self, parameters: Tensor, memory: Tensor, before: Tensor) -> Tensor:
-        """A head's new weighting `(b, n)`."""
-        key, strength, gate, kernel, power = parameters[:, : sum(self.sizes)].split(self.sizes, -1)
+        """New weightings `(b, k, n)` of heads that see one memory."""
+        key, strength, gate, kernel, power = parameters.split(self.sizes, -1)
         w = by_content(key, F.softplus(strength), memory)
-        gate = torch.sigmoid(gate)
-        w = shift(gate * w + (1 - gate) * before, torch.softmax(kernel, -1))
+        w = shift(before + torch.sigmoid(gate) * (w - before), torch.softmax(kernel, -1))
         return sharpen(w, 1 + F.softplus(power))
