@@ -67,6 +67,11 @@ class SequencePlan(Plan):
     def label(self) -> str:
         return self.method
 
+    @property
+    def title(self) -> str:
+        start = "" if self.pretrain == "none" else f" after {self.pretrain} auto-encoders"
+        return f"{self.method}{start} seed {self.seed}"
+
     def check_result(self, result: Any) -> None:
         super().check_result(result)
         _ = result["baselines"], result["key"], result["score"][result["key"]]
