@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from widefield.cli.catalogue import Cost, Describe, List
     from widefield.cli.compare import Compare
+    from widefield.cli.flow import GradientFlow
     from widefield.cli.imaging import Reconstruct, Simulate
     from widefield.cli.train import Evaluate, Train
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"widefield {__version__}")
         return 0
     commands = named(List, "list") | named(Describe, "describe") | named(Cost, "cost") | named(Compare, "compare")
-    commands |= named(Train, "train") | named(Evaluate, "evaluate")
+    commands |= named(Train, "train") | named(Evaluate, "evaluate") | named(GradientFlow, "gradient-flow")
     commands |= named(Simulate, "simulate") | named(Reconstruct, "reconstruct")
     try:
         command = tyro.cli(

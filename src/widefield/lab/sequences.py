@@ -21,6 +21,7 @@ from widefield.lab.experiment import Plan
 from widefield.lab.loop import Progress, Watcher, Work, make_fabric, train
 from widefield.lab.pretraining import MODES, pretrain
 from widefield.lab.record import Record
+from widefield.measure.flow import distance_from_orthogonality, recurrent_matrices
 from widefield.models.sequences import DeepNetwork, create_sequence_network, hidden_layers
 from widefield.sequence import NTM
 from widefield.tasks.sequences import AssociativeRecall, BitTask, Copy, RepeatCopy, SequenceBatch, SequenceTask
@@ -154,7 +155,11 @@ def run_sequence(
 
     def validate() -> dict[str, float | None]:
         found = task.score(outputs(network, task, fabric.device))
-        return {name: value for name, value in found.items() if isinstance(value, (int, float))}
+        scores = {name: value for name, value in found.items() if isinstance(value, (int, float))}
+        matrices = recurrent_matrices(network)
+        if matrices:  # whether a start survives the training
+            scores["orthogonality"] = sum(map(distance_from_orthogonality, matrices.values())) / len(matrices)
+        return scores
 
     work = Work(loss, validate, measure=task.measure, key=task.key)
     seconds = train(record, plan, network, recipe, work, fabric, watch=watch)
