@@ -124,8 +124,12 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
-        found = require("scipy.io", "tasks").loadmat(path)
-    except (OSError, ValueError, NotImplementedError) as error:
+        scipy_io = require("scipy.io", "tasks")
+        try:
+            found = scipy_io.loadmat(path)
+        except (scipy_io.matlab.MatReadError, NotImplementedError) as error:
+            raise ValueError(str(error)) from error
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     return {name: value for name, value in found.items() if not name.startswith("__")}
 

@@ -189,7 +189,7 @@ class BitTask(SequenceTask):
         found: dict[str, Any] = {"by_length": parts}
         for prefix, inside in (("", True), ("longer_", False)):
             chosen = [part for part in parts if (part["length"] <= self.longest) is inside]
-            for key in ("bit_error", "sequence_error", "bits_per_sequence"):
+            for key in ("bit_error", "sequence_error", "bits_per_sequence") if chosen else ():
                 found[prefix + key] = sum(part[key] for part in chosen) / len(chosen)
         return found
 
