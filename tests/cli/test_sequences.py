@@ -56,7 +56,9 @@ def test_every_task_trains(capsys, task, more, words):
 
 
 def test_gradient_flow(capsys):
-    status, out, _ = run(capsys, "gradient-flow", "--model", "rnn,rnn-orthogonal", "--lag", 5, "--seeds", 2, "--json")
+    status, out, _ = run(
+        capsys, "gradient-flow", "--model", "rnn,rnn-orthogonal", "--lag", 5, "--seeds", 2, "--json"
+    )
     assert status == 0
     rows = json.loads(out)["rows"]
     assert len(rows[0]["new"]["gradient"]) == 6

@@ -157,7 +157,10 @@ def test_names_and_options():
 
 def stack(widths, seed=0):
     torch.manual_seed(seed)
-    return [torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.Tanh()) for a, b in zip(widths, widths[1:], strict=False)]
+    return [
+        torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.Tanh())
+        for a, b in zip(widths, widths[1:], strict=False)
+    ]
 
 
 def data(step):

@@ -26,7 +26,10 @@ def inputs(steps=30, width=3, batch=2, scale=1.0):
 def test_the_jacobian_of_a_step_is_that_of_torch():
     torch.manual_seed(0)
     layer = s.LSTM(3, 4).double()
-    x, state = inputs(1, batch=1).double(), tuple(0.3 * torch.randn(1, 1, 4, dtype=torch.float64) for _ in range(2))
+    x, state = (
+        inputs(1, batch=1).double(),
+        tuple(0.3 * torch.randn(1, 1, 4, dtype=torch.float64) for _ in range(2)),
+    )
 
     def flat(h):
         return torch.cat(layer(x, (h[:4].view(1, 1, 4), h[4:].view(1, 1, 4)))[1]).flatten()

@@ -48,7 +48,7 @@ def ntm(case: Case) -> Replay:
     c = case.config
     module = s.NTM(
         c["num_inputs"], c["num_outputs"], rows=c["N"], width=c["M"], heads=c["num_heads"],
-        controller_size=c["controller_size"], layers=c["controller_layers"],
+        controller_size=c["controller_size"], layers=c["controller_layers"], learned_weights=False,
     )  # fmt: skip
 
     def run(inputs: Tensors) -> Tensors:

@@ -81,7 +81,9 @@ def test_additive_attention_is_the_layer_on_the_concatenation_with_its_halves():
 
 
 def test_one_layer_on_the_concatenation_gives_every_query_the_same_weights():
-    weights = s.ScoredAttention(s.ConcatenationScore(6, 6).double()).weights(double(1, 3, 6), double(1, 4, 6, seed=2))
+    weights = s.ScoredAttention(s.ConcatenationScore(6, 6).double()).weights(
+        double(1, 3, 6), double(1, 4, 6, seed=2)
+    )
     torch.testing.assert_close(weights, weights[:, :1].expand(1, 3, 4), rtol=1e-12, atol=1e-12)
 
 

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 import torch
-
 from benchmarks.plain.grids import grid_lstm, md_lstm, md_rnn
+
 from widefield import sequence as s
 from widefield.sequence.wavefront import plan
 

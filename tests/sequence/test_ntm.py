@@ -33,7 +33,8 @@ def forced(**wanted):
     return net
 
 
-# Of a head's parameters: key 0..3, strength 4, gate 5, shift 6..8, power 9; of a write head erase 10..13, add 14..17.
+# Of a head's parameters: key 0..3, strength 4, gate 5, shift 6..8, power 9; of a write head erase 10..13, add
+# 14..17.
 GATE, SHIFT, ERASE, ADD = (5, 6), (6, 9), (10, 14), (14, 18)
 CLOSED = -1e4  # of the gate: the weights before are kept
 
@@ -57,7 +58,7 @@ def test_what_is_written_at_a_place_is_read_there():
         write={GATE: CLOSED, SHIFT: kernel(1), ERASE: torch.full((4,), 1e4).double(), ADD: add},
     )
     memory, reads, weights, h, c = (part.clone() for part in net.initial_state(1, double(1)))
-    weights[:, :, 2] = 1
+    weights[:], weights[:, :, 2] = 0, 1
     memory = memory + double(1, 6, 4, seed=2)
     _, state = net(double(1, 2, 3), (memory, reads, weights, h, c))
     # The first step reads what was there, the second what the first has written.
@@ -75,9 +76,23 @@ def test_weightings_are_distributions():
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 9, 4, dtype=torch.float64))
 
 
+def test_the_start_tells_the_rows_apart():
+    """Rows that are equal under weights that are equal would stay equal: one row of memory, not n."""
+    net = machine(rows=8)
+    memory = net(double(1, 3, 3))[1][0][0]
+    assert float((memory[0] - memory[4]).detach().norm()) > 0.1 * float(memory.detach().norm())
+    apart = [torch.dist(memory[i], memory[j]) for i in range(8) for j in range(i)]
+    assert min(float(d.detach()) for d in apart) > 0
+    uniform = machine(rows=8, learned_weights=False)
+    memory = uniform(double(1, 3, 3))[1][0][0]
+    torch.testing.assert_close(memory, memory[:1].expand(8, 4))
+
+
 def test_the_strongest_match_by_content_wins():
     memory = torch.eye(4, dtype=torch.float64)[None]
-    found = by_content(torch.tensor([[[0.0, 0.1, 3.0, 0.0]]]).double(), torch.tensor([[[200.0]]]).double(), memory)[:, 0]
+    found = by_content(
+        torch.tensor([[[0.0, 0.1, 3.0, 0.0]]]).double(), torch.tensor([[[200.0]]]).double(), memory
+    )[:, 0]
     assert int(found.argmax()) == 2
     assert float(found[0, 2]) > 0.99
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts and carried memory of RNN, LSTM and GRU; the gated-feedback and multiscale networks against their equations."""
+"""Starts and carried memory of RNN, LSTM and GRU; the gated-feedback and multiscale networks against their
+equations."""
 
 from __future__ import annotations
 
@@ -199,7 +200,8 @@ def test_with_every_boundary_the_lowest_layer_is_an_lstm_that_forgets():
     x = double(2, 5, 3)
     trace = layer.trace(x)
     assert torch.equal(trace.z, torch.ones_like(trace.z))
-    # From the second step every layer flushes: c = i g. The equations by hand for the lowest, top feedback included.
+    # From the second step every layer flushes: c = i g. The equations by hand for the lowest, top feedback
+    # included.
     h_below, h_above = trace.h[:, 1, :4], trace.h[:, 1, 4:8]
     sums = x[:, 2] @ layer.below[0] + h_below @ layer.own[0] + h_above @ layer.above[0] + layer.bias[0]
     i, g, o, _ = sums[:, :-1].chunk(4, -1)

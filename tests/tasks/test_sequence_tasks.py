@@ -210,7 +210,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path, make, read, words):
 
 
 def test_rare_characters_share_one_place(tmp_path):
-    (tmp_path / "t.txt").write_text("".join(chr(0x4E00 + i) for i in range(400)) * 2 + "ab" * 200, encoding="utf-8")
+    (tmp_path / "t.txt").write_text(
+        "".join(chr(0x4E00 + i) for i in range(400)) * 2 + "ab" * 200, encoding="utf-8"
+    )
     assert len(read_text(tmp_path / "t.txt").characters) == 256
 
 

@@ -17,8 +17,8 @@ class GradientFlow:
     """How much of a gradient is left so many steps back: new networks, and trained ones."""
 
     model: str = "rnn,rnn-orthogonal,irnn,lstm-forget-0,lstm,gru"
-    """names with commas between, options as name+option=value: networks over sequences, or ham-nmf, ham-cd, ham-vq,
-    whose steps are their iterations. The first is what the factors are of"""
+    """names with commas between, options as name+option=value: networks over sequences, or ham-nmf, ham-cd,
+    ham-vq, whose steps are their iterations. The first is what the factors are of"""
     lag: int = 50
     """steps back"""
     seeds: int = 3

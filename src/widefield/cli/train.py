@@ -30,8 +30,8 @@ class Train:
     """names with commas between, options as name+option=value (lists as 1/2/3); methods without training run once.
     The first is what the others are held against (default: some of every kind)"""
     data: str | None = None
-    """reconstruction: 'indian_pines' (embedded, the default), or a directory of cubes: CAVE, KAIST, TSA, or any folder
-    of .mat, .npz, ENVI; text: a text file; music: a .mat of piano rolls or a folder of pieces"""
+    """reconstruction: 'indian_pines' (embedded, the default), or a directory of cubes: CAVE, KAIST, TSA, or any
+    folder of .mat, .npz, ENVI; text: a text file; music: a .mat of piano rolls or a folder of pieces"""
     mask: str = "random"
     """file of the aperture, 'data' for the one the data set brings, or 'random'"""
     seeds: int = 1
@@ -41,7 +41,8 @@ class Train:
     batch_size: int | None = None
     """samples a step (default: 5; over sequences 16)"""
     length: int | None = None
-    """sequences: the longest in training (copy 20, repeat-copy 10, associative-recall 6), or steps (adding, text: 100)"""
+    """sequences: the longest in training (copy 20, repeat-copy 10, associative-recall 6), or steps (adding, text:
+    100)"""
     curriculum: float = 0.0
     """copy, repeat-copy, associative-recall: share of the run over which the longest rises to --length"""
     pretrain: Literal["none", "greedy", "joint"] = "none"

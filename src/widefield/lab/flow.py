@@ -25,7 +25,13 @@ from widefield.lab.record import Record
 from widefield.lab.sequence_comparison import parse_network
 from widefield.lab.sequences import SequencePlan, build_network, build_task, run_sequence
 from widefield.lab.statistics import estimate
-from widefield.measure.flow import Flow, distance_from_orthogonality, iteration_flow, recurrent_matrices, sequence_flow
+from widefield.measure.flow import (
+    Flow,
+    distance_from_orthogonality,
+    iteration_flow,
+    recurrent_matrices,
+    sequence_flow,
+)
 from widefield.models.sequences import list_sequence_networks
 from widefield.sequence import SequenceLayer
 
@@ -39,7 +45,8 @@ class FlowStudy:
     """Whose gradients, how far back, how often.
 
     Attributes:
-        models: networks over sequences, or hams; `name` or `name+option=value`. The first is what the factors are of.
+        models: networks over sequences, or hams; `name` or `name+option=value`. The first is what the factors are
+            of.
         lag: steps back.
         seeds: how many, from 0.
         steps: of a training on the adding problem of `lag + 1` steps; 0 for new networks alone.
@@ -185,7 +192,8 @@ def _summary(flows: Sequence[Flow]) -> dict[str, Any]:
 
 
 def _compare(rows: Sequence[dict[str, Any]]) -> None:
-    """How many times as much of the gradient is left as with the first model: paired over seeds, on the logarithm."""
+    """How many times as much of the gradient is left as with the first model: paired over seeds, on the
+    logarithm."""
     first = rows[0]
     for row in rows[1:]:
         for when in ("new", "trained"):
@@ -200,4 +208,3 @@ def _geometric(values: Sequence[float]) -> float:
     if min(values) <= 0:
         return 0.0
     return math.exp(sum(math.log(v) for v in values) / len(values))
-

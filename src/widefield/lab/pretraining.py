@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Auto-encoders as a start for a deep network: each layer learns to keep what it is given, before any label is seen.
+"""Auto-encoders as a start for a deep network: each layer learns to keep what it is given, before any label is
+seen.
 
 greedy   one layer after the other: decode(layer(z)) = z, z from the layers below, which stand still
 joint    all layers and a mirrored stack of decoders at once: the input from the top

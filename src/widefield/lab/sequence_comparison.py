@@ -74,7 +74,11 @@ class SequenceComparison:
         pretraining = options.pop(PRETRAIN, self.base.pretrain)
         # `none` on the command line is read as the value None.
         return replace(
-            self.base, method=name, options=options, seed=seed, pretrain="none" if pretraining is None else pretraining
+            self.base,
+            method=name,
+            options=options,
+            seed=seed,
+            pretrain="none" if pretraining is None else pretraining,
         )
 
 
@@ -87,7 +91,8 @@ def compare_networks(
     watch: Watcher | None = None,
     told: Told | None = None,
 ) -> dict[str, Any]:
-    """Runs what is not finished below `out`, writes `table.json`; a network that fails does not stop the others."""
+    """Runs what is not finished below `out`, writes `table.json`; a network that fails does not stop the
+    others."""
     plans = comparison.plans()
     task = build_task(comparison.base, data)
     for _, plan in plans[: len(comparison.networks)]:  # a wrong option is said before hours of training
@@ -174,4 +179,7 @@ def _verdict(summary: Mapping[str, Any]) -> str:
         "better": f"better than {baseline}: ", "worse": f"worse than {baseline}: ",
         "no difference": f"no difference from {baseline}: ", "cannot tell": "cannot tell from one seed: ",
     }  # fmt: skip
-    return "; ".join(words[name] + ", ".join(group) for name, group in groups.items() if group) or "nothing to compare"
+    return (
+        "; ".join(words[name] + ", ".join(group) for name, group in groups.items() if group)
+        or "nothing to compare"
+    )

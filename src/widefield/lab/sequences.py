@@ -130,9 +130,7 @@ def build_network(plan: SequencePlan, task: SequenceTask) -> nn.Module:
         )
 
 
-def run_sequence(
-    plan: SequencePlan, root: Path, *, watch: Watcher | None = None, data: Data = None
-) -> Record:
+def run_sequence(plan: SequencePlan, root: Path, *, watch: Watcher | None = None, data: Data = None) -> Record:
     """Runs a plan below `root`, or what is left of it, or nothing if its record is finished.
 
     Raises:
@@ -210,7 +208,11 @@ def outputs(network: nn.Module, task: SequenceTask, device: torch.device) -> lis
 
 @torch.no_grad()
 def save_example(
-    path: Path, network: nn.Module, task: SequenceTask, said: list[tuple[Tensor, SequenceBatch]], device: torch.device
+    path: Path,
+    network: nn.Module,
+    task: SequenceTask,
+    said: list[tuple[Tensor, SequenceBatch]],
+    device: torch.device,
 ) -> None:
     """One scored sequence; of a Turing machine also its weights at every step and the memory it leaves."""
     index = len(said) - (2 if isinstance(task, BitTask) and len(said) > 1 else 1)

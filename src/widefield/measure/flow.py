@@ -3,8 +3,8 @@
 
     ds_t / ds_{t-k} = J_t J_{t-1} ... J_{t-k+1}          J: Jacobian of one step in the whole state s
 
-The order of the factors matters, and so does every input on the way: nothing is replaced by a power of one matrix. A
-state is all that is carried: h of a plain network, h and c of an LSTM, the codes of a decomposition.
+The order of the factors matters, and so does every input on the way: nothing is replaced by a power of one matrix.
+A state is all that is carried: h of a plain network, h and c of an LSTM, the codes of a decomposition.
 
 For a plain network with `|phi'| <= rho` on the way and U of largest singular value gamma the norm is at most
 `(rho gamma)^k`: vanishing is certain where that is below 1; above, nothing follows.
@@ -152,7 +152,9 @@ def _flow(
     gradients, norms, spectrum = [], [], ()
     lags = tuple(range(steps))
     exact = sum(s.numel() for s in starts[0]) <= LARGEST
-    chosen = lags if exact else tuple(sorted({round((steps - 1) ** (i / FEW)) for i in range(1, FEW + 1)} & set(lags)))
+    chosen = (
+        lags if exact else tuple(sorted({round((steps - 1) ** (i / FEW)) for i in range(1, FEW + 1)} & set(lags)))
+    )
     for sample, (step, start) in enumerate(zip(steppers, starts, strict=True)):
         # s_0 ... s_{T-1}: the last step is taken by `output`, seen from s_{T-1}.
         states = [tuple(s.clone().requires_grad_() for s in start)]
@@ -164,7 +166,9 @@ def _flow(
             y = output(sample, states[-1])
             cotangent = torch.randn(y.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
             flat = [part for state in states for part in state]
-            found = torch.autograd.grad((y * cotangent.to(y)).sum(), flat, allow_unused=True, materialize_grads=True)
+            found = torch.autograd.grad(
+                (y * cotangent.to(y)).sum(), flat, allow_unused=True, materialize_grads=True
+            )
         each = [found[i : i + len(start)] for i in range(0, len(found), len(start))]
         gradients.append([math.sqrt(sum(float(g.square().sum()) for g in parts)) for parts in reversed(each)])
         states = [tuple(s.detach() for s in state) for state in states]

@@ -166,8 +166,8 @@ def create_sequence_network(
         fixed_steps: of every sequence, where they are of one length; a feed-forward network needs it.
 
     Raises:
-        UnknownName, UnknownOption: no such network or option. ValueError: a value that cannot be, or a feed-forward
-            network on sequences of any length.
+        UnknownName, UnknownOption: no such network or option. ValueError: a value that cannot be, or a
+            feed-forward network on sequences of any length.
     """
     accepted, given = sequence_options(name), dict(options or {})
     for option in given:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global information along a sequence: recurrence, recurrence over grids, external memory, and the attentions with them.
+"""Global information along a sequence: recurrence, recurrence over grids, external memory, and the attentions with
+them.
 
 A layer over a sequence is called as `y, state = layer(x, state=None, lengths=None)`, everything batch first.
 """

@@ -11,8 +11,9 @@ Paper   DiSAN: Directional Self-Attention Network for RNN/CNN-Free Language Unde
         arXiv:1709.04696.
 Facts   cost and memory b t^2 d: d times those of dot-product attention. f = ELU.
 Differs as the authors' code: the gate F multiplies h; a token with nothing to attend to has s = 0; rows of padding
-        are zero; the gate has three biases, of which only the sum counts. A sequence that is all padding pools to zero, not to
-        the mean of the padding. The authors' dropout before each map and their batch norm, off there, are left out.
+        are zero; the gate has three biases, of which only the sum counts. A sequence that is all padding pools to
+        zero, not to the mean of the padding. The authors' dropout before each map and their batch norm, off there,
+        are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def directional_mask(steps: int, direction: str, device: torch.device | None = N
 
 
 class MultiDimensionalAttention(nn.Module):
-    """Feature-wise attention of one query over a sequence, or, without a query, of the sequence over itself (pooling).
+    """Feature-wise attention of one query over a sequence, or, without a query, of the sequence over itself
+    (pooling).
 
     Shape: x `(b, t, size)`, query `(b, query_size)`, mask `(b, t)` -> `(b, size)`.
 
@@ -68,7 +70,9 @@ class MultiDimensionalAttention(nn.Module):
 
     def forward(self, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if (query is None) != (self.of_query is None):
-            raise ValueError("MultiDimensionalAttention takes a query exactly where it was built with a query_size")
+            raise ValueError(
+                "MultiDimensionalAttention takes a query exactly where it was built with a query_size"
+            )
         return (self.weights(x, query, mask) * x).sum(1)
 
     def weights(self, x: Tensor, query: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

@@ -26,7 +26,14 @@ class FusedLayer(SequenceLayer):
     states: int = 1
 
     def __init__(
-        self, kind: Any, input_size: int, hidden_size: int, layers: int, bidirectional: bool, dropout: float, **more: Any
+        self,
+        kind: Any,
+        input_size: int,
+        hidden_size: int,
+        layers: int,
+        bidirectional: bool,
+        dropout: float,
+        **more: Any,
     ) -> None:
         require_positive(type(self).__name__, hidden_size=hidden_size, layers=layers)
         super().__init__(input_size, hidden_size * (2 if bidirectional else 1))
@@ -45,7 +52,9 @@ class FusedLayer(SequenceLayer):
                 yield parameter
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        return tuple(like.new_zeros(batch, self.layers * self.directions, self.hidden_size) for _ in range(self.states))
+        return tuple(
+            like.new_zeros(batch, self.layers * self.directions, self.hidden_size) for _ in range(self.states)
+        )
 
     def forward(
         self, x: Tensor, state: State | None = None, lengths: Tensor | None = None

@@ -7,8 +7,8 @@
 
 Paper   Grid Long Short-Term Memory, ICLR 2016, arXiv:1507.01526.
 Facts   weights 4 h (d + K h) an axis; `sum(T_k) - K + 1` steps for a grid of `prod(T_k)` cells.
-Differs `GridLSTM` gives x to every cell, as kkleidal/GridLSTM-PyTorch, whose states load; in `DepthGridLSTM` x enters
-        at the border, as in the paper. Forget bias 1, orthogonal recurrent blocks.
+Differs `GridLSTM` gives x to every cell, as kkleidal/GridLSTM-PyTorch, whose states load; in `DepthGridLSTM` x
+        enters at the border, as in the paper. Forget bias 1, orthogonal recurrent blocks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ class GridCell(nn.Module):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, axes: int, plain: Sequence[int], priority: Sequence[int], levels: int = 1
+        self,
+        input_size: int,
+        hidden_size: int,
+        axes: int,
+        plain: Sequence[int],
+        priority: Sequence[int],
+        levels: int = 1,
     ) -> None:
         super().__init__()
         for option, chosen in (("plain", plain), ("priority", priority)):
@@ -82,7 +88,9 @@ class GridCell(nn.Module):
         names = [str(axis) for axis in range(self.axes) if axis not in self.plain]
         if not names:
             return x[..., :0]
-        return x @ torch.cat([self.input[a] for a in names]).mT + torch.cat([self.both_biases(a)[0] for a in names])
+        return x @ torch.cat([self.input[a] for a in names]).mT + torch.cat(
+            [self.both_biases(a)[0] for a in names]
+        )
 
     def step(self, diagonal: Diagonal, entering: Tensor, arrived: list[list[Tensor]]) -> tuple[Tensor, Tensor]:
         """See `wavefront.sweep`; `entering` may be empty along its last axis."""
@@ -100,7 +108,9 @@ class GridCell(nn.Module):
                 if axis in self.plain:
                     new_hidden[axis] = torch.tanh(part)
                     continue
-                part = part + (given[slot[axis]] if given else self.of_level(self.both_biases(str(axis)), diagonal))
+                part = part + (
+                    given[slot[axis]] if given else self.of_level(self.both_biases(str(axis)), diagonal)
+                )
                 new_hidden[axis], new_memory[axis] = lstm(part, memories[axis])
             hidden = [old if new is None else new for old, new in zip(arrived[0], new_hidden, strict=True)]
         return torch.stack(hidden, 3), torch.stack(new_memory, 3)
@@ -183,8 +193,8 @@ class DepthGridLSTM(SequenceLayer):
 
     The input enters at the foot of the depth axis, as its first hidden vector and memory.
 
-    Shape: `(b, t, input_size) -> (b, t, hidden_size)`, the hidden vectors that leave at the top. State `(h, m)`, each
-    `(b, depth, hidden_size)`, of the time axis.
+    Shape: `(b, t, input_size) -> (b, t, hidden_size)`, the hidden vectors that leave at the top. State `(h, m)`,
+    each `(b, depth, hidden_size)`, of the time axis.
 
     Args:
         input_size, hidden_size: widths.

@@ -7,8 +7,8 @@
 
 Paper   Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, arXiv:1406.1078.
 Facts   cost 3 t (h d + h^2).
-Differs runs on torch's fused kernel (gate order r z n), where the reset gate multiplies the product U_n h; the paper
-        resets h before the product. z keeps, as torch has it; in the paper 1 - z does in one version.
+Differs runs on torch's fused kernel (gate order r z n), where the reset gate multiplies the product U_n h; the
+        paper resets h before the product. z keeps, as torch has it; in the paper 1 - z does in one version.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 Paper   Long Short-Term Memory-Networks for Machine Reading, EMNLP 2016, arXiv:1601.06733.
 Facts   cost and memory O(t^2); with a window of w steps O(t w).
-Differs at the first step there is nothing to attend to: h~ and c~ are the state given, or zero. `window` bounds the
-        past. No implementation was run for comparison; the tests hold it to the written-out equations.
+Differs at the first step there is nothing to attend to: h~ and c~ are the state given, or zero. `window` bounds
+        the past. No implementation was run for comparison; the tests hold it to the written-out equations.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def binary(p: Tensor, *, sample: bool = False) -> Tensor:
 class HMLSTM(SequenceLayer):
     """Layers of any widths with boundary detectors.
 
-    Shape: `(b, t, input_size) -> (b, t, sum(hidden_sizes))`, from the lowest layer to the highest. State `(h, c, z)`:
-    twice `(b, sum(hidden_sizes))` and `(b, layers)`.
+    Shape: `(b, t, input_size) -> (b, t, sum(hidden_sizes))`, from the lowest layer to the highest. State `(h, c,
+    z)`: twice `(b, sum(hidden_sizes))` and `(b, layers)`.
 
     Args:
         input_size: width of x.
@@ -97,7 +97,9 @@ class HMLSTM(SequenceLayer):
         widths = self.hidden_sizes
         self.own, self.below, self.above, self.bias = (nn.ParameterList() for _ in range(4))
         for layer, h in enumerate(widths):
-            own = torch.cat([orthogonal_blocks_(torch.empty(4 * h, h)).mT, torch.empty(h, 1).uniform_(-1, 1) / h], 1)
+            own = torch.cat(
+                [orthogonal_blocks_(torch.empty(4 * h, h)).mT, torch.empty(h, 1).uniform_(-1, 1) / h], 1
+            )
             below = torch.empty(widths[layer - 1] if layer else input_size, 4 * h + 1)
             bias = torch.zeros(4 * h + 1)
             bias[3 * h : 4 * h] = forget_bias

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How recurrent matrices and forget gates start.
 
-Paper   orthogonal: Saxe et al., arXiv:1312.6120; identity: Le, Jaitly, Hinton, A Simple Way to Initialize Recurrent
-        Networks of Rectified Linear Units, arXiv:1504.00941; forget bias: Gers et al. 2000, Jozefowicz et al. 2015;
+Paper   orthogonal: Saxe et al., arXiv:1312.6120; identity: Le, Jaitly, Hinton, A Simple Way to Initialize
+        Recurrent Networks of Rectified Linear Units, arXiv:1504.00941; forget bias: Gers et al. 2000, Jozefowicz
+        et al. 2015;
         chrono: Tallec & Ollivier, arXiv:1804.11188.
 Differs matrices that hold several gates are orthogonal gate by gate: on the stack, each gate would have singular
         values near 1 / sqrt(gates).
@@ -31,7 +32,9 @@ def orthogonal_blocks_(weight: Tensor, gain: float = 1.0) -> Tensor:
     """
     rows, width = weight.shape
     if rows % width:
-        raise ValueError(f"orthogonal blocks need rows that are a multiple of the columns, got {tuple(weight.shape)}")
+        raise ValueError(
+            f"orthogonal blocks need rows that are a multiple of the columns, got {tuple(weight.shape)}"
+        )
     draw = torch.randn(rows // width, width, width, device=weight.device, dtype=torch.float64)
     q, r = torch.linalg.qr(draw)
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]

@@ -31,8 +31,8 @@ class SequenceLayer(nn.Module):
 
     Every layer of this room is called as `y, state = layer(x, state=None, lengths=None)`. A state is a tuple of
     tensors with the batch first; what a layer returns can be given back, so that two calls on the halves of a
-    sequence equal one on the whole. With `lengths` the rows of `y` beyond them are zero and the state is that after
-    the last step that counts.
+    sequence equal one on the whole. With `lengths` the rows of `y` beyond them are zero and the state is that
+    after the last step that counts.
 
     Attributes:
         input_size, output_size: widths of `x` and `y`.
@@ -63,7 +63,9 @@ class SequenceLayer(nn.Module):
         """
         name = type(self).__name__
         if x.dim() != 3 or x.shape[-1] != self.input_size:
-            raise ValueError(f"{name} takes (b, t, {self.input_size}), batch first, got the shape {tuple(x.shape)}")
+            raise ValueError(
+                f"{name} takes (b, t, {self.input_size}), batch first, got the shape {tuple(x.shape)}"
+            )
         if not torch.is_floating_point(x):
             raise TypeError(f"{name} takes floating-point features, got {x.dtype}; convert with x.float()")
         if not torch.compiler.is_compiling() and 0 in x.shape:
@@ -81,9 +83,7 @@ def masked(alive: Tensor | None, new: Iterable[Tensor], old: Iterable[Tensor]) -
     """The new state where a sequence goes on, `(b,)` True, and the old one where it has ended."""
     if alive is None:
         return tuple(new)
-    return tuple(
-        torch.where(alive.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in zip(new, old, strict=True)
-    )
+    return tuple(torch.where(alive.view(-1, *[1] * (a.dim() - 1)), a, b) for a, b in zip(new, old, strict=True))
 
 
 def step_masks(lengths: Tensor | None, x: Tensor) -> list[Tensor] | list[None]:

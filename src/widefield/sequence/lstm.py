@@ -7,8 +7,8 @@
 Paper   Hochreiter & Schmidhuber, 1997; the forget gate: Gers et al., 2000; its bias of 1: Jozefowicz et al., 2015.
 Facts   cost 4 t (h d + h^2). Along the cell state the gradient is multiplied by f alone.
 Differs runs on torch's fused kernel (gate order i f g o, two biases). torch draws everything uniformly and has no
-        forget bias; here U is orthogonal gate by gate, W by Glorot, the biases zero and the forget gate's 1, on one
-        of the two, in every layer and direction. `recurrent="uniform", forget_bias=None` is torch's start.
+        forget bias; here U is orthogonal gate by gate, W by Glorot, the biases zero and the forget gate's 1, on
+        one of the two, in every layer and direction. `recurrent="uniform", forget_bias=None` is torch's start.
 """
 
 from __future__ import annotations

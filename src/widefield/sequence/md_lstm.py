@@ -7,8 +7,8 @@
 Paper   Graves, Fernandez, Schmidhuber, Multi-Dimensional Recurrent Neural Networks, ICANN 2007, arXiv:0705.2011.
 Facts   cost n ((3 + K) h (d + K h)) a direction; `sum(T_k) - K + 1` steps. One direction sees what lies before it
         along all axes; all `2^K` together see everything.
-Differs gates without peepholes. c can grow with the number of paths to a cell, since the forget gates of several axes
-        add; they start at a bias that makes them sum to about 1.
+Differs gates without peepholes. c can grow with the number of paths to a cell, since the forget gates of several
+        axes add; they start at a bias that makes them sum to about 1.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class MDLSTM(_MultiDimensional):
         channels, hidden_size: widths.
         dims: 1, 2 or 3.
         directions: "all" `2^dims` side by side, or "one", from the first position to the last.
-        forget_bias: of the forget gates; None makes each of the K start at about 0.73 / K, which is the forget gate
-            of bias 1 shared by the axes.
+        forget_bias: of the forget gates; None makes each of the K start at about 0.73 / K, which is the forget
+            gate of bias 1 shared by the axes.
     """
 
     kinds = 2

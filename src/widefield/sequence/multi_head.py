@@ -5,8 +5,8 @@
 
 Paper   Attention Is All You Need, NeurIPS 2017, arXiv:1706.03762.
 Facts   cost 4 t d^2 + 2 t^2 d; memory O(t) by the fused kernel, O(g t^2) where the weights are asked for.
-Differs as torch's `MultiheadAttention` in its state; a mask is True where a key counts, and a query without any gets
-        the output bias, not NaN.
+Differs as torch's `MultiheadAttention` in its state; a mask is True where a key counts, and a query without any
+        gets the output bias, not NaN.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         require_positive("MultiHeadAttention", size=size, heads=heads)
         if size % heads:
-            raise ValueError(f"MultiHeadAttention: a width of {size} cannot be shared by {heads} heads; it must divide")
+            raise ValueError(
+                f"MultiHeadAttention: a width of {size} cannot be shared by {heads} heads; it must divide"
+            )
         self.size, self.heads = size, heads
         self.project = nn.Linear(size, 3 * size, bias=bias)
         self.output = nn.Linear(size, size, bias=bias)

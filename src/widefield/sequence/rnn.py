@@ -32,8 +32,9 @@ class RNN(FusedLayer):
     Args:
         input_size, hidden_size: widths.
         nonlinearity: "tanh" or "relu".
-        recurrent: start of U. "orthogonal" (times `gain`; W by Glorot, no bias), "identity" (times `gain`; W normal
-            with deviation 0.001, no bias, as in the IRNN) or "uniform" (all parameters in +- 1 / sqrt(h), as torch).
+        recurrent: start of U. "orthogonal" (times `gain`; W by Glorot, no bias), "identity" (times `gain`; W
+            normal with deviation 0.001, no bias, as in the IRNN) or "uniform" (all parameters in +- 1 / sqrt(h),
+            as torch).
         gain: of an orthogonal or identity U.
         layers: one above the other.
         bidirectional: a second network from the end to the start, side by side.

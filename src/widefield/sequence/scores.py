@@ -6,10 +6,10 @@
     bilinear        q . W k                             "general" in Luong et al., arXiv:1508.04025
     dot             q . k, or q . k / sqrt(d)           Luong et al.; Vaswani et al., arXiv:1706.03762
 
-Facts   additive: memory b t_q t_k h, the others b t_q t_k. The concatenation without a hidden layer gives every query
-        the same weights: its query term is the same for all keys and cancels in the softmax.
-Differs a query without any key that counts gets weights of zero, not NaN. Nothing is expanded in memory but the one
-        sum that the tanh needs.
+Facts   additive: memory b t_q t_k h, the others b t_q t_k. The concatenation without a hidden layer gives every
+        query the same weights: its query term is the same for all keys and cancels in the softmax.
+Differs a query without any key that counts gets weights of zero, not NaN. Nothing is expanded in memory but the
+        one sum that the tanh needs.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class GlobalAttention(nn.Module):
 
     f is tanh, or nothing where the score is additive and the map has a bias, as in OpenNMT.
 
-    Shape: query `(b, t_q, size)`, memory `(b, t_k, size)`, mask as in `ScoredAttention`; returns `(b, t_q, size)` and
-    the weights.
+    Shape: query `(b, t_q, size)`, memory `(b, t_k, size)`, mask as in `ScoredAttention`; returns `(b, t_q, size)`
+    and the weights.
 
     Args:
         score: of queries and keys of one width.

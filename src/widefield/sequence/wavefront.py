@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrence over a grid by diagonals: all cells whose coordinates have one sum are computed at once.
 
-A cell needs its predecessors along every axis, which all lie on the diagonal before. So a grid of `T_1 x ... x T_K`
-cells takes `sum(T_k) - K + 1` steps in place of their product.
+A cell needs its predecessors along every axis, which all lie on the diagonal before. So a grid of `T_1 x ... x
+T_K` cells takes `sum(T_k) - K + 1` steps in place of their product.
 """
 
 from __future__ import annotations
@@ -86,7 +86,11 @@ def plan(space: tuple[int, ...], device: torch.device) -> Plan:
 
 
 def sweep(
-    entering: Tensor, space: Sequence[int], step: Step, widths: Sequence[int], borders: Sequence[Sequence[Tensor | None]]
+    entering: Tensor,
+    space: Sequence[int],
+    step: Step,
+    widths: Sequence[int],
+    borders: Sequence[Sequence[Tensor | None]],
 ) -> tuple[Tensor, ...]:
     """Runs a recurrence over a grid.
 
@@ -97,7 +101,8 @@ def sweep(
         step: from a diagonal, its part of `entering` and what arrives to the states that its cells send out,
             `(g, p, b, e, width)`; e is the number of axes, or 1 where every axis gets the same.
         widths: of the kinds of state.
-        borders: for each kind and axis `(g, n / T_axis, b, width)`, what arrives from before the grid; None: zeros.
+        borders: for each kind and axis `(g, n / T_axis, b, width)`, what arrives from before the grid; None:
+            zeros.
 
     Returns:
         For each kind of state `(g, n, b, e, width)`, row-major.

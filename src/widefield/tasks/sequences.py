@@ -211,7 +211,10 @@ class Copy(BitTask):
         said = bits(generator, count, length, self.width)
         x = torch.zeros(count, 2 * length + 1, self.width + 1)
         x[:, :length, :-1], x[:, length, -1] = said, 1
-        y, counts = torch.zeros(count, 2 * length + 1, self.width), torch.zeros(count, 2 * length + 1, dtype=torch.bool)
+        y, counts = (
+            torch.zeros(count, 2 * length + 1, self.width),
+            torch.zeros(count, 2 * length + 1, dtype=torch.bool),
+        )
         y[:, length + 1 :], counts[:, length + 1 :] = said, True
         return SequenceBatch(x, y, counts)
 

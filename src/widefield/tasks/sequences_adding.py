@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks with one answer at the end of a long sequence: adding two marked numbers, a digit pixel by pixel.
 
-Paper   adding: Hochreiter & Schmidhuber, Long Short-Term Memory, 1997; digits: Le, Jaitly, Hinton, arXiv:1504.00941.
+Paper   adding: Hochreiter & Schmidhuber, Long Short-Term Memory, 1997; digits: Le, Jaitly, Hinton,
+        arXiv:1504.00941.
 Differs the digits are the 8 x 8 ones that scikit-learn brings, 64 steps, not MNIST's 784.
 """
 
@@ -90,7 +91,9 @@ class Digits(SequenceTask):
         self.labels = torch.from_numpy(labels[order].astype(np.int64))
 
     def batch(self, step: int) -> SequenceBatch:
-        rows = torch.from_numpy(self.generator(step).integers(0, len(self.labels) - self.held_out, self.batch_size))
+        rows = torch.from_numpy(
+            self.generator(step).integers(0, len(self.labels) - self.held_out, self.batch_size)
+        )
         return SequenceBatch(self.pixels[rows], self.labels[rows])
 
     def batches(self) -> Iterator[SequenceBatch]:

@@ -21,8 +21,8 @@ from widefield.tasks.sequences import SequenceBatch, SequenceTask
 class CharacterModel(SequenceTask):
     """The next character of a text, from all before it; one-hot in, logits out.
 
-    Training windows start anywhere, with a fresh state; the held-out text is read once, in `streams` pieces side by
-    side, the state carried on.
+    Training windows start anywhere, with a fresh state; the held-out text is read once, in `streams` pieces side
+    by side, the state carried on.
 
     Args:
         data: the text.
@@ -77,8 +77,8 @@ class CharacterModel(SequenceTask):
         return {"bits_per_character": total / count / math.log(2), "accuracy": right / count, "characters": count}
 
     def baselines(self) -> Mapping[str, float]:
-        """Frequencies of characters and of pairs (one added to each count), and what zlib needs beyond the training
-        text."""
+        """Frequencies of characters and of pairs (one added to each count), and what zlib needs beyond the
+        training text."""
         size, train, val = self.input_size, self.data.train, self.val.numpy()
         once = np.bincount(train, minlength=size) + 1.0
         pairs = np.ones((size, size))
@@ -145,6 +145,9 @@ class Music(SequenceTask):
 
     def baselines(self) -> Mapping[str, float]:
         """Every key by its own frequency, one added to each count."""
-        train, val = np.concatenate([p[1:] for p in self.data.train]), np.concatenate([p[1:] for p in self.data.val])
+        train, val = (
+            np.concatenate([p[1:] for p in self.data.train]),
+            np.concatenate([p[1:] for p in self.data.val]),
+        )
         p = (train.sum(0) + 1) / (len(train) + 2)
         return {"frequency of keys": float(-(np.log(p) * val + np.log1p(-p) * (1 - val)).sum(1).mean())}

@@ -26,7 +26,6 @@ Tabulate = Callable[..., Table]
 _Function = TypeVar("_Function", bound=Tabulate)
 
 
-
 class Transposed(str):
     """The reference's name of a matrix that it stores the other way round."""
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a comparison of networks over sequences: the table, learning curves, what each makes of one sequence."""
+"""The page of a comparison of networks over sequences: the table, learning curves, what each makes of one
+sequence."""
 
 from __future__ import annotations
 
