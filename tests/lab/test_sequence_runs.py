@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -133,8 +134,8 @@ def test_a_network_that_fails_does_not_stop_the_others(tmp_path):
     with pytest.raises(ValueError, match="one length"):
         compare_networks(SequenceComparison(("lstm", "mlp"), 1, base), None, tmp_path)
     base = replace(base, lr=1e30)
-    summary = compare_networks(SequenceComparison(("rnn-relu-orthogonal", "lstm"), 1, replace(base, steps=30)), None,
-                               tmp_path)  # fmt: skip
+    comparison = SequenceComparison(("rnn-relu-orthogonal", "lstm"), 1, replace(base, steps=30))
+    summary = compare_networks(comparison, None, tmp_path)
     assert summary["rows"][0]["status"] == "failed"
     assert "lower the learning rate" in summary["rows"][0]["error"]
 
@@ -157,10 +158,7 @@ def test_names_and_options():
 
 def stack(widths, seed=0):
     torch.manual_seed(seed)
-    return [
-        torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.Tanh())
-        for a, b in zip(widths, widths[1:], strict=False)
-    ]
+    return [torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.Tanh()) for a, b in pairwise(widths)]
 
 
 def data(step):
@@ -184,18 +182,17 @@ def test_auto_encoders_learn_to_keep_what_they_are_given(mode):
 
 
 def test_greedy_pre_training_leaves_the_layers_below_as_they_are():
-    layers = stack((10, 6, 4))
-    pretrain(layers[:1], data, mode="greedy", steps=5)
-    first = [p.clone() for p in layers[0].parameters()]
-    torch.manual_seed(0)
-    both = stack((10, 6, 4))
-    pretrain(both, data, mode="greedy", steps=5)
-    assert [tuple(p.shape) for p in both[0].parameters()] == [tuple(p.shape) for p in first]
-    moved = []
-    pretrain(both[:1] + both[1:], lambda step: (moved.append([p.clone() for p in both[0].parameters()]), data(step))[1],
-             mode="greedy", steps=3)  # fmt: skip
-    # Calls 0..3 are of the first layer, the rest of the second: there the first stands still.
-    for before, after in zip(moved[-3], moved[-1], strict=True):
+    layers, seen = stack((10, 6, 4)), []
+
+    def batch(step):
+        seen.append([p.detach().clone() for p in layers[0].parameters()])
+        return data(step)
+
+    pretrain(layers, batch, mode="greedy", steps=3)
+    # A look at the sizes and three steps of the first layer, then the same of the second.
+    assert len(seen) == 8
+    assert not torch.equal(seen[1][0], seen[3][0])
+    for before, after in zip(seen[4], seen[7], strict=True):
         assert torch.equal(before, after)
 
 

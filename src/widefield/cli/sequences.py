@@ -88,7 +88,8 @@ def print_networks(summary: dict[str, Any]) -> None:
             continue
         d = row.get("difference")
         rows.append([
-            row["network"], interval(row["score"]), f"{interval(d, sign=True)} {d['verdict']}" if d else "baseline",
+            row["network"], interval(row["score"]),
+            f"{interval(d, sign=True)} {d['verdict']}" if d else "baseline",
             *(interval(row["scores"][name]) if name in row["scores"] else "-" for name in others),
             tables.million(row["parameters"]), f"{row['seconds']:.0f} s",
         ])  # fmt: skip

@@ -109,7 +109,8 @@ def read_music(path: Path) -> MusicData:
     arrays = _arrays(path)
     if "traindata" not in arrays or "validdata" not in arrays:
         raise DataError(
-            f"{path} holds {', '.join(arrays) or 'nothing'}; expected traindata and validdata, or a folder of pieces"
+            f"{path} holds {', '.join(arrays) or 'nothing'}; expected traindata and validdata, or a folder of "
+            "pieces"
         )
     train, val = (
         [_roll(piece, path) for piece in np.asarray(arrays[name]).ravel()] for name in ("traindata", "validdata")
@@ -151,7 +152,7 @@ def _checked(name: str, train: Sequence[np.ndarray], val: Sequence[np.ndarray]) 
     widths = {piece.shape[1] for piece in (*train, *val)}
     if len(widths) != 1 or not train or not val:
         raise DataError(
-            f"{name}: {len(train)} pieces to train on, {len(val)} held out, with {sorted(widths)} keys; there must "
-            "be some of each, of one width"
+            f"{name}: {len(train)} pieces to train on, {len(val)} held out, with {sorted(widths)} keys; there "
+            "must be some of each, of one width"
         )
     return MusicData(name, tuple(train), tuple(val))

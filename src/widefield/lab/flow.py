@@ -176,7 +176,8 @@ def _summary(flows: Sequence[Flow]) -> dict[str, Any]:
     """Means over seeds (geometric, of the decay), and the interval of the gradient at the last lag."""
     last = [flow.gradient[-1] for flow in flows]
     found: dict[str, Any] = {
-        "lags": list(flows[0].lags), "gradient": [_geometric([f.gradient[k] for f in flows]) for k in flows[0].lags],
+        "lags": list(flows[0].lags),
+        "gradient": [_geometric([f.gradient[k] for f in flows]) for k in flows[0].lags],
         "jacobian_lags": list(flows[0].jacobian_lags),
         "jacobian": [_geometric([f.jacobian[i] for f in flows]) for i in range(len(flows[0].jacobian_lags))],
         "spectrum": list(flows[0].spectrum), "last": last,

@@ -116,7 +116,8 @@ def compare_networks(
             row.pop("difference", None)
     base = comparison.base
     summary = {
-        "schema": 1, "task": base.task, "key": task.key, "measure": task.measure, "rows": rows, "baseline": baseline,
+        "schema": 1, "task": base.task, "key": task.key, "measure": task.measure, "rows": rows,
+        "baseline": baseline,
         "higher_is_better": task.higher_is_better, "command": command, "baselines": dict(task.baselines()),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": getattr(data, "name", ""),

@@ -153,7 +153,9 @@ def run_sequence(plan: SequencePlan, root: Path, *, watch: Watcher | None = None
 
     def validate() -> dict[str, float | None]:
         found = task.score(outputs(network, task, fabric.device))
-        scores = {name: value for name, value in found.items() if isinstance(value, (int, float))}
+        scores: dict[str, float | None] = {
+            name: value for name, value in found.items() if isinstance(value, (int, float))
+        }
         matrices = recurrent_matrices(network)
         if matrices:  # whether a start survives the training
             scores["orthogonality"] = sum(map(distance_from_orthogonality, matrices.values())) / len(matrices)

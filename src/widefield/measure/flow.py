@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ def sequence_flow(layer: SequenceLayer, x: Tensor, *, seed: int = 0) -> Flow:
         ValueError: a state that grows, as that of a network that attends over its history.
     """
     x = x.detach().double()
-    layer = duplicate(layer).double().eval()
+    layer = cast(SequenceLayer, duplicate(layer).double().eval())
     steps = x.shape[1]
 
     def stepper(sample: int) -> Step:
@@ -88,8 +88,9 @@ def sequence_flow(layer: SequenceLayer, x: Tensor, *, seed: int = 0) -> Flow:
         return layer(x[sample : sample + 1, -1:], state)[0]
 
     starts = [tuple(s.detach().clone() for s in layer.initial_state(1, x)) for _ in range(len(x))]
-    plain = isinstance(layer, RNN) and layer.layers == 1 and layer.directions == 1
-    bound = _bound(layer, x) if plain else None
+    bound = None
+    if isinstance(layer, RNN) and layer.layers == 1 and layer.directions == 1:
+        bound = _bound(layer, x)
     return _flow([stepper(i) for i in range(len(x))], starts, steps, output, bound, seed)
 
 

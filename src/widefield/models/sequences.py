@@ -44,8 +44,8 @@ class SequenceNetwork(nn.Module):
     def forward(
         self, x: Tensor, state: State | None = None, lengths: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        y, state = self.layer(x, state, lengths)
-        return self.head(y), state
+        y, after = self.layer(x, state, lengths)
+        return self.head(y), after
 
 
 class DeepNetwork(nn.Module):

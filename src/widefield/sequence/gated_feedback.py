@@ -34,11 +34,12 @@ class _GatedFeedback(SequenceLayer):
         h, n = hidden_size, layers
         below = [input_size] + [h] * (n - 1)
         # The rows below those of the gates hold w_j, which is the same for all i.
-        self.inputs = nn.ModuleList(nn.Linear(width, self.gates * h + 1) for width in below)
+        inputs = [nn.Linear(width, self.gates * h + 1) for width in below]
+        self.inputs = nn.ModuleList(inputs)
         self.feedback = nn.Parameter(torch.empty(n, h, n * h))  # i, from, (j, to)
         self.feedback_gates = nn.Linear(n * h, n * n, bias=False)  # (j, i)
         with torch.no_grad():
-            for layer in self.inputs:
+            for layer in inputs:
                 xavier_blocks_(layer.weight[:-1], self.gates)
                 layer.bias.zero_()
             blocks = self.feedback.view(n, h, n, h)
@@ -142,6 +143,7 @@ class GatedFeedbackLSTM(_GatedFeedback):
                 for block in own.chunk(3, -1):
                     block.copy_(orthogonal_blocks_(torch.empty(hidden_size, hidden_size)))
             for layer in self.inputs:
+                assert isinstance(layer, nn.Linear)
                 layer.bias[:-1].view(4, hidden_size)[1].fill_(forget_bias)
         self.to(device=device, dtype=dtype)
 

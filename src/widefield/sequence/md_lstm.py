@@ -53,8 +53,8 @@ class _MultiDimensional(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != self.dims + 2 or x.shape[1] != self.channels:
             raise ValueError(
-                f"{type(self).__name__} was built for (b, {self.channels}, *space) with {self.dims} dimensions, got "
-                f"the shape {tuple(x.shape)}"
+                f"{type(self).__name__} was built for (b, {self.channels}, *space) with {self.dims} dimensions, "
+                f"got the shape {tuple(x.shape)}"
             )
         cells, space = to_cells(torch.cat([x.flip(axes) for axes in self.flips]))
         cells = cells.unflatten(1, (len(self.flips), -1)).transpose(0, 1)  # (g, n, b, c)

@@ -169,8 +169,8 @@ class NTM(SequenceLayer):
         hidden, weights = [], []
         # All heads' parameters by one product a step.
         heads = [layer for pair in zip(self.read, self.write, strict=True) for layer in pair]
-        weight = torch.cat([layer.weight for layer in heads])
-        bias = torch.cat([layer.bias for layer in heads])
+        weight = torch.cat([layer.get_parameter("weight") for layer in heads])
+        bias = torch.cat([layer.get_parameter("bias") for layer in heads])
         for step, alive in zip(x.unbind(1), step_masks(lengths, x), strict=True):
             output, new = self.advance(step, state, weight, bias)
             state = masked(alive, new, state)

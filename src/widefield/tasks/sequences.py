@@ -153,9 +153,8 @@ class BitTask(SequenceTask):
     @property
     def lengths(self) -> tuple[int, ...]:
         """What is scored: a quarter, a half, all of the longest, and twice as long as any in training."""
-        return tuple(sorted({max(self.shortest, round(self.longest * part)) for part in (0.25, 0.5, 1)})) + (
-            2 * self.longest,
-        )
+        inside = sorted({max(self.shortest, round(self.longest * part)) for part in (0.25, 0.5, 1)})
+        return (*inside, 2 * self.longest)
 
     def batches(self) -> Iterator[SequenceBatch]:
         for length in self.lengths:

@@ -107,7 +107,8 @@ def curve_svg(
         dash = "3 4" if name in dashed else DASHES[index // len(COLOURS) % len(DASHES)]
         points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in line)
         parts.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" points="{points}">'
+            f'<polyline fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" '
+            f'points="{points}">'
             f"<title>{safe(name)}</title></polyline>"
         )
         labels.append((up(line[-1][1]), name, colour))
