@@ -5,11 +5,13 @@
 * `spectrum`, `effective_rank`: singular values of the features before and after.
 * `gradient_agreement`: the gradient policies of an iterative module against each other.
 * `jacobian_singular_values`: the extremes, without the Jacobian.
+* `sequence_flow`, `iteration_flow`: how far back a gradient reaches, through steps or through iterations.
 
 `OperatorCounter`, `LiveBytes` and `SpectrumAccumulator` are the same instruments for code that is no module.
 """
 
 from .cost import CostReport, Latency, cost
+from .flow import Flow, distance_from_orthogonality, iteration_flow, sequence_flow
 from .flops import Count, OperatorCounter, count
 from .gradient import PolicyGradient, gradient_agreement
 from .jacobian import JacobianSpectrum, jacobian_singular_values
@@ -19,6 +21,7 @@ from .spectrum import SingularValues, Spectrum, SpectrumAccumulator, effective_r
 __all__ = [
     "CostReport",
     "Count",
+    "Flow",
     "JacobianSpectrum",
     "Latency",
     "LiveBytes",
@@ -29,8 +32,11 @@ __all__ = [
     "SpectrumAccumulator",
     "cost",
     "count",
+    "distance_from_orthogonality",
     "effective_rank",
     "gradient_agreement",
+    "iteration_flow",
     "jacobian_singular_values",
+    "sequence_flow",
     "spectrum",
 ]
