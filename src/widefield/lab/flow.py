@@ -13,11 +13,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-import widefield
 from widefield.core.errors import unknown
 from widefield.core.extras import require
 from widefield.core.files import write_json
-from widefield.core.registry import list_modules
+from widefield.core.registry import create, list_modules
 from widefield.decomposition.ham import Ham
 from widefield.lab.comparison import parse_options
 from widefield.lab.loop import Watcher
@@ -160,7 +159,7 @@ def _ham_flow(study: FlowStudy, text: str, seed: int) -> Flow:
     options = {"rank": 4} | parse_options(name, parts)
     if name not in list_modules():
         raise unknown("ham", name, HAMS)
-    ham: Any = widefield.create(name, CHANNELS, **options)
+    ham: Any = create(name, CHANNELS, **options)
     assert isinstance(ham, Ham)
     generator = torch.Generator().manual_seed(seed)
     # Low rank and noise: what a ham is for.

@@ -11,8 +11,8 @@
 """
 
 from .cost import CostReport, Latency, cost
-from .flow import Flow, distance_from_orthogonality, iteration_flow, sequence_flow
 from .flops import Count, OperatorCounter, count
+from .flow import Flow, distance_from_orthogonality, iteration_flow, sequence_flow
 from .gradient import PolicyGradient, gradient_agreement
 from .jacobian import JacobianSpectrum, jacobian_singular_values
 from .memory import LiveBytes

@@ -3,6 +3,6 @@
 
 from widefield.models.plain import plain_backbone as plain_backbone
 from widefield.models.segmenter import Segmenter as Segmenter
-from widefield.weights.backbones import Backbone as Backbone
 from widefield.models.sequences import create_sequence_network as create_sequence_network
 from widefield.models.sequences import list_sequence_networks as list_sequence_networks
+from widefield.weights.backbones import Backbone as Backbone
