@@ -34,6 +34,15 @@ def test_the_fixed_point_snippet_runs():
     assert torch.allclose(names["z"], torch.tanh(names["z"] @ names["W"].T + names["x"]), atol=1e-4)
 
 
+def test_the_sequence_snippet_runs():
+    (snippet,) = [s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "GridLSTM" in s]
+    names: dict = {}
+    exec(snippet, names)
+    assert names["y"].shape == (4, 50, 64)
+    assert not names["y"][2, 7:].any()
+    assert names["grid"].shape == (1, 64, 64, 64)
+
+
 def test_the_snapshot_snippet_runs():
     (snippet,) = [s for s in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Snapshot" in s]
     mask, scene = (torch.rand(16, 16) < 0.5).float(), torch.rand(1, 28, 16, 16)

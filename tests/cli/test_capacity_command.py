@@ -138,8 +138,11 @@ def test_train_on_a_table(capsys):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (("--task", "classification", "--bands", 3), "--bands has no meaning for --task classification"),
-        (("--augment", "timm"), "--augment has no meaning for --task reconstruction"),
+        (
+            ("--task", "classification", "--bands", 3),
+            "--bands belongs to reconstruction, not to the task clas",
+        ),
+        (("--augment", "timm"), "--augment belongs to classification, not to the task reconstruction"),
         (("--task", "classification", "--size", 8), "--size takes height,width"),
         (("--task", "classification", "--model", "vit+patch=3"), "multiples of the patch"),
     ],

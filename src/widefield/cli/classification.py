@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from widefield.cli import tables
-from widefield.cli.words import integers, set_threads
+from widefield.cli.words import integers
 
 if TYPE_CHECKING:
     from widefield.cli.train import Train
 
 _MODELS = "cnn,vit,vit+mixer=ff-only,vit+mixer=mlp-mixer"
-_OF_RECONSTRUCTION = ("mask", "bands", "crop", "step", "noise", "random_mask", "loss")
+_STEPS, _BATCH = 400, 64
 
 
 def train_classifiers(words: Train) -> int:
@@ -24,8 +24,6 @@ def train_classifiers(words: Train) -> int:
     from widefield.lab.classification import ClassificationPlan, ClassifierComparison, compare_classifiers
     from widefield.lab.report.classifiers import write_classifiers_report
 
-    words._check_options(_OF_RECONSTRUCTION)
-    set_threads(words.threads)
     console = Console(stderr=True)
     name = words.data or "digits"
     options: dict[str, Any] = {} if words.target is None else {"target": words.target}
@@ -34,16 +32,17 @@ def train_classifiers(words: Train) -> int:
     size = None if words.size is None else integers(words.size, "--size")
     if size is not None and len(size) != 2:
         raise ValueError(f"--size takes height,width, got {words.size!r}")
+    steps = _STEPS if words.steps is None else words.steps
     base = ClassificationPlan(
         model="cnn", data=name, data_options=options, data_state=data.fingerprint(),
         crop=None if size is None else (size[0], size[1]), augment=words.augment, optimizer=words.optimizer,
-        batch_size=words.batch_size or 64, steps=words.steps, evaluate_every=max(1, words.steps // 8), lr=words.lr,
-        precision=words.precision, device=words.device,
+        batch_size=_BATCH if words.batch_size is None else words.batch_size, steps=steps,
+        evaluate_every=max(1, steps // 8), lr=words.lr, precision=words.precision, device=words.device,
     )  # fmt: skip
     usual = "mlp" if data.is_table else _MODELS
     models = tuple(m.strip() for m in (words.model or usual).split(",") if m.strip())
     comparison = ClassifierComparison(models, words.seeds, base)
-    with Bars(console, len(models) * words.seeds, words.steps) as bars:
+    with Bars(console, len(models) * words.seeds, steps) as bars:
         summary = compare_classifiers(
             comparison, data, words.folder, command=words.resume(), watch=bars.watch,
             told=lambda line: console.print(line, highlight=False),

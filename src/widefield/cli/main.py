@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from widefield.cli.capacity import Capacity
     from widefield.cli.catalogue import Cost, Describe, List
     from widefield.cli.compare import Compare
+    from widefield.cli.flow import GradientFlow
     from widefield.cli.imaging import Reconstruct, Simulate
     from widefield.cli.train import Evaluate, Train
 
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     commands = named(List, "list") | named(Describe, "describe") | named(Cost, "cost") | named(Compare, "compare")
     commands |= named(Train, "train") | named(Evaluate, "evaluate")
-    commands |= named(Capacity, "capacity")
+    commands |= named(Capacity, "capacity") | named(GradientFlow, "gradient-flow")
     commands |= named(Simulate, "simulate") | named(Reconstruct, "reconstruct")
     try:
         command = tyro.cli(

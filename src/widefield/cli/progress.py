@@ -54,6 +54,12 @@ class Bars:
                 self.one, description="backbone features", completed=step.step, total=step.steps, note=""
             )
             return
+        if step.stage == "pretraining":
+            self.bars.update(
+                self.one, description=f"{name}: auto-encoders", completed=step.step, total=step.steps,
+                note=f"loss {step.loss:.3f}",
+            )  # fmt: skip
+            return
         run = (step.plan.key, step.steps)
         if run != self.last:
             self.before += self.steps if self.last[1] >= 0 else 0

@@ -12,31 +12,49 @@ from typing import Any, Literal
 from widefield.cli import tables
 from widefield.cli.words import Flag, integers, set_threads
 
-_METHODS = "first-estimate,gap-tv,gap-net,mst-s,dauhst-2stg"
+Task = Literal[
+    "reconstruction", "classification", "copy", "repeat-copy", "associative-recall", "adding", "digits", "text",
+    "music",
+]  # fmt: skip
+METHODS, CUBES = "first-estimate,gap-tv,gap-net,mst-s,dauhst-2stg", "indian_pines"
+# The options that not every task takes.
+OPTIONS = {
+    "reconstruction": ("mask", "bands", "size", "crop", "step", "noise", "random_mask", "loss"),
+    "classification": ("size", "augment", "optimizer", "target"),
+    "tasks over sequences": ("length", "curriculum", "pretrain"),
+}
 
 
 @dataclass(frozen=True)
 class Train:
     """Train networks on a task, several seeds each, and compare them on held-out data."""
 
-    task: Literal["reconstruction", "classification"] = "reconstruction"
-    """what is learnt: cubes from snapshots, or classes"""
+    task: Task = "reconstruction"
+    """what is learnt: cubes from snapshots, classes, or a task over sequences"""
     model: str | None = None
     """names with commas between, options as name+option=value (lists as 1/2/3); methods without training run once.
     The first is what the others are held against. Classes: mlp, cnn, resnet, efficientnet, vit (+mixer=...), a
-    published token network, or timm:NAME. (default: five methods, or cnn, vit and two other mixers)"""
+    published token network, or timm:NAME. (default: some of every kind)"""
     data: str | None = None
     """reconstruction: 'indian_pines' (embedded, default), or a directory of cubes: CAVE, KAIST, TSA, or any folder
     of .mat, .npz, ENVI. Classes: 'digits' (embedded, default), 'iris', 'wine', 'breast-cancer', a table, or a
-    directory: MNIST, CIFAR binary, folders of pictures"""
+    directory: MNIST, CIFAR binary, folders of pictures. text: a text file; music: a .mat of piano rolls or a
+    folder of pieces"""
     mask: str = "random"
     """file of the aperture, 'data' for the one the data set brings, or 'random'"""
     seeds: int = 1
     """runs of each model"""
-    steps: int = 400
-    """updates of each run"""
+    steps: int | None = None
+    """updates of each run (default: 400; over sequences 2000)"""
     batch_size: int | None = None
-    """samples a step (default: 5 scenes, or 64 samples)"""
+    """samples a step (default: 5 scenes, 64 samples, 16 sequences)"""
+    length: int | None = None
+    """sequences: the longest in training (copy 20, repeat-copy 10, associative-recall 6), or steps (adding, text:
+    100)"""
+    curriculum: float = 0.0
+    """copy, repeat-copy, associative-recall: share of the run over which the longest rises to --length"""
+    pretrain: Literal["none", "greedy", "joint"] = "none"
+    """sequences, model mlp: auto-encoders as a start, or write mlp+pretrain=greedy"""
     bands: int | None = None
     """bring the cubes to so many bands"""
     size: str | None = None
@@ -66,15 +84,11 @@ class Train:
     threads: int | None = None
     """CPU threads (default: torch's)"""
     out: Path | None = None
-    """folder of the results (default: runs/train-<data>-<hash of the settings>)"""
+    """folder of the results (default: runs/train-<data or task>-<hash of the settings>)"""
     json: Flag = False
     """print the table as JSON"""
 
     def run(self) -> int:
-        if self.task == "classification":
-            from widefield.cli.classification import train_classifiers
-
-            return train_classifiers(self)
         from rich.console import Console
 
         from widefield.cli.progress import Bars
@@ -83,15 +97,23 @@ class Train:
         from widefield.lab.report.methods import write_methods_report
 
         set_threads(self.threads)
+        self._refuse()
+        if self.kind == "classification":
+            from widefield.cli.classification import train_classifiers
+
+            return train_classifiers(self)
+        if self.kind != "reconstruction":
+            from widefield.cli.sequences import train_sequences
+
+            return train_sequences(self)
         console = Console(stderr=True)
-        self._check_options(("augment", "optimizer", "target"))
-        data = load_cubes(self.data or "indian_pines", **self._data_options())
+        data = load_cubes(self.data or CUBES, **self._data_options())
         console.print(data.summary(), highlight=False)
-        methods = tuple(m.strip() for m in (self.model or _METHODS).split(",") if m.strip())
+        methods = tuple(m.strip() for m in (METHODS if self.model is None else self.model).split(",") if m.strip())
         comparison = MethodComparison(methods, self.seeds, self._plan(data, methods))
         runs = sum(plan.trains for _, plan in comparison.plans())
         out = self.folder
-        with Bars(console, runs, self.steps) as bars:
+        with Bars(console, runs, comparison.base.steps) as bars:
             summary = compare_methods(
                 comparison, data, out, command=self.resume(), watch=bars.watch,
                 told=lambda line: console.print(line, highlight=False),
@@ -106,11 +128,20 @@ class Train:
             raise RuntimeError("not every run finished; the reasons are above and in the report")
         return 0
 
-    def _check_options(self, foreign: tuple[str, ...]) -> None:
-        """Options of another task are refused rather than ignored."""
-        for name in foreign:
-            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ValueError(f"--{name.replace('_', '-')} has no meaning for --task {self.task}; leave it out")
+    @property
+    def kind(self) -> str:
+        """What `OPTIONS` calls the task."""
+        return self.task if self.task in OPTIONS else "tasks over sequences"
+
+    def _refuse(self) -> None:
+        """Says which option belongs to other tasks, before it is passed over."""
+        for kind, words in OPTIONS.items():
+            for name in words:
+                given = getattr(self, name) != type(self).__dataclass_fields__[name].default
+                if given and name not in OPTIONS[self.kind]:
+                    raise ValueError(
+                        f"--{name.replace('_', '-')} belongs to {kind}, not to the task {self.task}; leave it out"
+                    )
 
     def _data_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"bands": self.bands, "size": _pair(self.size, "--size")}
@@ -123,11 +154,13 @@ class Train:
         if not methods:
             raise ValueError("no model given; `widefield train --help` shows an example")
         name, options = parse_method(methods[0])
+        steps = 400 if self.steps is None else self.steps
         return ReconstructionPlan(
-            method=name, options=options, data=self.data or "indian_pines", data_options=self._data_options(),
+            method=name, options=options, data=self.data or CUBES, data_options=self._data_options(),
             data_state=data.fingerprint(), mask=self.mask, dispersion=self.step, crop=_pair(self.crop, "--crop"),
-            noise=self.noise, random_mask=self.random_mask, loss=self.loss, batch_size=self.batch_size or 5,
-            steps=self.steps, evaluate_every=max(1, self.steps // 4), lr=self.lr, precision=self.precision,
+            noise=self.noise, random_mask=self.random_mask, loss=self.loss,
+            batch_size=5 if self.batch_size is None else self.batch_size, steps=steps,
+            evaluate_every=max(1, steps // 4), lr=self.lr, precision=self.precision,
             device=self.device,
         )  # fmt: skip
 
@@ -137,8 +170,9 @@ class Train:
         if self.out is not None:
             return self.out
         settings = {k: str(v) for k, v in asdict(self).items() if k not in ("out", "json", "threads")}
+        default = CUBES if self.task == "reconstruction" else self.task
         digest = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:8]
-        return Path("runs") / f"train-{Path(self.data or self.task).name}-{digest}"
+        return Path("runs") / f"train-{Path(self.data or default).name}-{digest}"
 
     def resume(self) -> str:
         """The command that goes on where this one stopped."""

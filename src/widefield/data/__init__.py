@@ -12,3 +12,5 @@ from widefield.data.labels import IGNORE as IGNORE
 from widefield.data.load import load_segmentation as load_segmentation
 from widefield.data.scenes import Scenes as Scenes
 from widefield.data.scenes import scenes as scenes
+from widefield.data.sequences import read_music as read_music
+from widefield.data.sequences import read_text as read_text

@@ -31,7 +31,7 @@ class Progress:
         loss: of the step.
         score: of the last validation, in the units of `measure`.
         measure: what the task is scored by.
-        stage: "features" or "training".
+        stage: "features", "pretraining" or "training".
     """
 
     plan: Plan

@@ -6,6 +6,7 @@
 * `gradient_agreement`: the gradient policies of an iterative module against each other.
 * `capacity`: the largest set that a network fits perfectly under a training procedure.
 * `jacobian_singular_values`: the extremes, without the Jacobian.
+* `sequence_flow`, `iteration_flow`: how far back a gradient reaches, through steps or through iterations.
 
 `OperatorCounter`, `LiveBytes` and `SpectrumAccumulator` are the same instruments for code that is no module.
 """
@@ -13,6 +14,7 @@
 from .capacity import Capacity, Gallop, Procedure, Samples, StepByStep, capacity
 from .cost import CostReport, Latency, cost
 from .flops import Count, OperatorCounter, count
+from .flow import Flow, distance_from_orthogonality, iteration_flow, sequence_flow
 from .gradient import PolicyGradient, gradient_agreement
 from .jacobian import JacobianSpectrum, jacobian_singular_values
 from .memory import LiveBytes
@@ -22,6 +24,7 @@ __all__ = [
     "Capacity",
     "CostReport",
     "Count",
+    "Flow",
     "Gallop",
     "JacobianSpectrum",
     "Latency",
@@ -37,8 +40,11 @@ __all__ = [
     "capacity",
     "cost",
     "count",
+    "distance_from_orthogonality",
     "effective_rank",
     "gradient_agreement",
+    "iteration_flow",
     "jacobian_singular_values",
+    "sequence_flow",
     "spectrum",
 ]

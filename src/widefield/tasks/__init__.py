@@ -14,3 +14,12 @@ from widefield.tasks.recipe import SCRATCH as SCRATCH
 from widefield.tasks.recipe import Recipe as Recipe
 from widefield.tasks.recipe import poly_schedule as poly_schedule
 from widefield.tasks.segmentation import Segmentation as Segmentation
+from widefield.tasks.sequences import AssociativeRecall as AssociativeRecall
+from widefield.tasks.sequences import Copy as Copy
+from widefield.tasks.sequences import RepeatCopy as RepeatCopy
+from widefield.tasks.sequences import SequenceBatch as SequenceBatch
+from widefield.tasks.sequences import SequenceTask as SequenceTask
+from widefield.tasks.sequences_adding import Adding as Adding
+from widefield.tasks.sequences_adding import Digits as Digits
+from widefield.tasks.sequences_text import CharacterModel as CharacterModel
+from widefield.tasks.sequences_text import Music as Music

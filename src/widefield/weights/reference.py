@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import TypeVar
 
@@ -24,18 +25,29 @@ Table = Mapping[str, "str | tuple[str, ...] | None"]
 Tabulate = Callable[..., Table]
 _Function = TypeVar("_Function", bound=Tabulate)
 
+
+class Transposed(str):
+    """The reference's name of a matrix that it stores the other way round."""
+
+
 _SOURCES: dict[str, dict[type[nn.Module], Tabulate]] = {}
+# Names, with * for anything, of what a reference holds and ours has no use for.
+_IGNORED: dict[str, tuple[str, ...]] = {}
 _COUNTER = "num_batches_tracked"
 
 
-def reference(source: str, *classes: type[nn.Module]) -> Callable[[_Function], _Function]:
+def reference(
+    source: str, *classes: type[nn.Module], ignored: tuple[str, ...] = ()
+) -> Callable[[_Function], _Function]:
     """Registers the table function below it: `source` names the states of modules of these `classes`.
 
     The function takes a module and returns a `Table`. A prefix stands for one name or for all names below it;
-    the longest that fits wins; prefixes that a module does not have are ignored.
+    the longest that fits wins; prefixes that a module does not have are ignored. `ignored` names, with * for
+    anything, what such states hold beside (constants, weights of an input that is always zero).
     """
 
     def add(function: _Function) -> _Function:
+        _IGNORED[source] = _IGNORED.get(source, ()) + ignored
         for kind in classes:
             _SOURCES.setdefault(source, {})[kind] = function
         return function
@@ -98,6 +110,7 @@ def load_reference(module: nn.Module, state: Mapping[str, Tensor], *, source: st
         ValueError: names every missing, unknown and misshapen entry. And as `reference_names`.
     """
     names = reference_names(module, source)
+    flipped = {str(theirs) for theirs in _table(module, source).values() if isinstance(theirs, Transposed)}
     if state and all(name.startswith("module.") for name in state):
         state = {name.removeprefix("module."): value for name, value in state.items()}
     own = module.state_dict()
@@ -107,6 +120,7 @@ def load_reference(module: nn.Module, state: Mapping[str, Tensor], *, source: st
         if theirs not in state:
             continue
         value = state[theirs].detach()
+        value = value.mT if theirs in flipped else value
         if _bulk(value) != _bulk(own[ours]):
             wrong.append(f"{theirs} is {tuple(value.shape)}, ours {tuple(own[ours].shape)}")
         elif ours in found and not torch.equal(found[ours].reshape(-1), value.reshape(-1)):
@@ -114,7 +128,8 @@ def load_reference(module: nn.Module, state: Mapping[str, Tensor], *, source: st
         else:
             found.setdefault(ours, value)
     missing = [t for t, ours in names.items() if ours not in found and t not in state and _required(t)]
-    extra = [name for name in state if name not in names]
+    useless = _IGNORED[source]
+    extra = [n for n in state if n not in names and not any(fnmatchcase(n, pattern) for pattern in useless)]
     if missing or extra or wrong:
         raise ValueError(
             f"this state does not fit {type(module).__name__} as {source!r}"
