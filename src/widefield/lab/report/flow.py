@@ -25,7 +25,7 @@ def write_flow_report(summary: Mapping[str, Any], out: Path) -> Path:
         The path of the page.
     """
     finished = [row for row in summary["rows"] if row["status"] == "finished"]
-    gradients, norms, bounds, spectra = {}, {}, [], {}
+    gradients, norms, bounds, spectra = {}, {}, {}, {}
     for row in finished:
         for when in ("new", "trained"):
             if when not in row:
@@ -35,8 +35,7 @@ def write_flow_report(summary: Mapping[str, Any], out: Path) -> Path:
             gradients[name] = list(zip(found["lags"], found["gradient"], strict=True))
             norms[name] = list(zip(found["jacobian_lags"], found["jacobian"], strict=True))
             if "bound" in found and when == "new":
-                bounds.append(f"bound of {name}")
-                norms[bounds[-1]] = list(zip(found["lags"], found["bound"], strict=True))
+                bounds[f"bound of {name}"] = list(zip(found["lags"], found["bound"], strict=True))
             if found["spectrum"]:
                 spectra[name] = [(i + 1, value) for i, value in enumerate(found["spectrum"])]
     distance = {row["model"]: row["orthogonality"] for row in finished if row.get("orthogonality")}
@@ -48,7 +47,7 @@ def write_flow_report(summary: Mapping[str, Any], out: Path) -> Path:
             title="How gradients travel back", summary=summary, rows=[flow_row(row) for row in summary["rows"]],
             trained=any("trained" in row for row in finished), style=_source("style.css"),
             gradient=curve_svg(gradients, "gradient", below="steps back", logarithmic=True),
-            jacobian=curve_svg(norms, "norm", below="steps back", logarithmic=True, dashed=bounds),
+            jacobian=curve_svg(norms | bounds, "norm", below="steps back", logarithmic=True, dashed=list(bounds)),
             spectrum=curve_svg(spectra, "singular value", below="index", logarithmic=True, floor=1e-4),
             distance=curve_svg(distance, "distance", below="step of the training") if distance else "",
         ),
